@@ -1,0 +1,1 @@
+"""The sub-commands of ``lnplace``, one module each."""
