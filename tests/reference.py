@@ -511,6 +511,22 @@ def resi_dual_streams(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     return x, r
 
 
+def admin_profile(stack: Stack, x: Tensor) -> list[float]:
+    """Return Admin's start values ω_i in execution order: ω_1 = 1, ω_{i+1}² = Var(ω_i x_{i−1}) + Var(F_i).
+
+    Var is one number, the population variance over all elements of the real tokens; x_i uses the ω_i just found.
+    """
+    real = torch.ones(x.shape[:2], dtype=torch.bool) if stack.padding is None else ~stack.padding
+    omega, found = 1.0, []
+    for layer in stack.layers:
+        for P, F in layer.branches:
+            found.append(omega)
+            branch, skip = F(x), omega * x
+            x = layer.norm(f"{P}_layer_norm", skip + branch)
+            omega = math.sqrt(sum((y[real] - y[real].mean()).square().mean().item() for y in (skip, branch)))
+    return found
+
+
 def dlcl_stack(stack: Stack, x: Tensor) -> Tensor:
     """Wang et al. 2019: the input of layer l+1 is Σ_{k≤l} W_{l,k} LN_k(y_k) (pre) or LN_l(Σ_{k≤l} W_{l,k} y_k) (post).
 
