@@ -1,0 +1,9 @@
+"""Where normalisation stands in a Transformer, and what that does to training: a fairseq plugin."""
+
+from __future__ import annotations
+
+from fairseq_lnplace import compat
+
+__version__ = "0.1.0"
+
+compat.activate()

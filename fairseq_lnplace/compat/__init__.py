@@ -1,0 +1,83 @@
+"""Lets the released fairseq 0.12.2 run on today's Python, numpy and torch, without editing a file of it.
+
+A finder on `sys.meta_path` wraps the execution of the few modules named in `REPAIRS`; every other import passes by.
+Each repair looks at the thing itself and leaves alone what is whole, so that a newer fairseq needs no change here.
+The finder is started by `fairseq_lnplace.pth` (see `startup.py`) or, in a checkout that is not installed, by
+`fairseq_lnplace/__init__.py`. Nothing here may import the package's own `__init__`, torch or fairseq at the top.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["activate", "is_active", "load_checkpoint", "when_imported"]
+
+Execute = Callable[[ModuleType], None]
+
+# The module to repair → the submodule of this package whose `repair(module, execute)` executes and repairs it.
+REPAIRS: dict[str, str] = {
+    "fairseq.dataclass.configs": "defaults",
+    "fairseq.data.data_utils": "numpy_names",
+    "fairseq.modules.dynamic_crf_layer": "numpy_names",
+    "hydra.conf": "defaults",
+}
+
+_waiting: dict[str, list[Callable[[], None]]] = {}
+
+
+class _Finder:
+    """Finds the modules of `REPAIRS` as the other finders do, and has them executed by their repair."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the others' spec with a wrapped `exec_module`, or None for a module that needs nothing."""
+        if name not in REPAIRS and name not in _waiting:
+            return None
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            # On the loader's instance, which belongs to this one module: its other methods stay as they are.
+            spec.loader.exec_module = partial(_execute, execute=spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+FINDER = _Finder()
+
+
+def activate() -> None:
+    """Install the finder, once, and repair what is imported already."""
+    if FINDER in sys.meta_path:
+        return
+    sys.meta_path.insert(0, FINDER)
+    for name in REPAIRS.keys() & sys.modules.keys():
+        _execute(sys.modules[name], execute=lambda _: None)
+
+
+def is_active() -> bool:
+    """Say whether the finder is installed in this process."""
+    return FINDER in sys.meta_path
+
+
+def when_imported(name: str, action: Callable[[], None]) -> None:
+    """Call `action` as soon as the module `name` is imported: now, if it is already."""
+    module = sys.modules.get(name)
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        _waiting.setdefault(name, []).append(action)
+    else:
+        action()
+
+
+def _execute(module: ModuleType, execute: Execute) -> None:
+    """Execute a module under its repair, if it has one, then do what waits for it."""
+    if submodule := REPAIRS.get(module.__name__):
+        importlib.import_module(f"{__name__}.{submodule}").repair(module, execute)
+    else:
+        execute(module)
+    for action in _waiting.pop(module.__name__, []):
+        action()
