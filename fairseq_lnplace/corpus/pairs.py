@@ -1,0 +1,95 @@
+"""Sentence pairs: which ones to keep, how they are split, and how they are written down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.files import new_folder, write_json
+
+__all__ = ["SPLITS", "Filter", "Pair", "write_corpus"]
+
+SPLITS = ("train", "valid", "test")
+
+_CODE = re.compile(r"[{}<>\\|=_@#]|://|::|\w\(\)")
+_WORD = re.compile(r"\w+")
+# Frequent words that exist in one of the two languages only.
+_GERMAN = frozenset("der die das den dem des und ist sind ein eine einen einer nicht mit von zu auf für sie wird".split())
+_ENGLISH = frozenset("the of and to is are this that with for you your not from by be on can it if".split())
+
+
+class Pair(NamedTuple):
+    """A German sentence and its English translation."""
+
+    german: str
+    english: str
+
+
+@dataclass
+class Filter:
+    """Keeps the pairs worth training on, and counts by reason the ones it drops.
+
+    A sentence that was seen before, on either side and in whatever case, is dropped, so no sentence stands in two
+    splits.
+    """
+
+    min_words: int = 3
+    max_words: int = 50
+    max_ratio: float = 2.0
+    min_letters: float = 0.8
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_words <= self.max_words:
+            raise must_be("--min-words", f"between 1 and --max-words ({self.max_words})", self.min_words)
+        self._seen: set[tuple[str, str]] = set()
+
+    def __call__(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """Yield the pairs to keep, in their order."""
+        for pair in pairs:
+            if reason := self._fault(pair):
+                self.dropped[reason] = self.dropped.get(reason, 0) + 1
+            else:
+                yield pair
+
+    def _fault(self, pair: Pair) -> str | None:
+        """Return why the pair is dropped, or None to keep it; the first reason that holds is the one that counts."""
+        lengths = [len(side.split()) for side in pair]
+        if not self.min_words <= min(lengths) <= max(lengths) <= self.max_words:
+            return "length"
+        if max(lengths) > self.max_ratio * min(lengths):
+            return "ratio"
+        if any(sum(c.isalpha() or c == " " for c in side) < self.min_letters * len(side) for side in pair):
+            return "letters"
+        if any(_CODE.search(side) for side in pair):
+            return "code"
+        if pair.german == pair.english:
+            return "identical"
+        words = [word.lower() for word in _WORD.findall(pair.german)]
+        if sum(word in _ENGLISH for word in words) > sum(word in _GERMAN for word in words):
+            return "not German"
+        keys = {("de", pair.german.casefold()), ("en", pair.english.casefold())}
+        if not self._seen.isdisjoint(keys):
+            return "seen before"
+        self._seen |= keys
+        return None
+
+
+def write_corpus(dest: Path, splits: Mapping[str, Sequence[Pair]], card: Mapping[str, object]) -> None:
+    """Write ``{train,valid,test}.{de,en}``, one sentence a line, and ``corpus.json``: the card and the counts.
+
+    Raises:
+        LnplaceError: ``dest`` holds something already, or a split is empty.
+    """
+    for split in SPLITS:
+        if not splits[split]:
+            raise must_be(split, "at least one pair of sentences", "empty: there is too little text")
+    with new_folder("--dest", dest) as folder:
+        for split in SPLITS:
+            for language, lines in zip(("de", "en"), zip(*splits[split], strict=True), strict=True):
+                (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+        write_json(folder / "corpus.json", {**card, "pairs": {split: len(splits[split]) for split in SPLITS}})

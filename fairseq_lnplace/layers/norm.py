@@ -1,0 +1,110 @@
+"""The normalisations a placement can be filled with."""
+
+from typing import Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_lnplace.errors import must_be
+
+NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "batchnorm", "instancenorm")
+ENCODER_ONLY_NORM_TYPES = ("batchnorm", "instancenorm")  # they mix positions: a causal decoder would see the future
+
+
+class Norm(nn.Module):
+    """One normalisation over the C features of each position, or none.
+
+    - ``layernorm``: Ba et al. 2016 (1607.06450).
+    - ``rmsnorm``: Zhang & Sennrich 2019 (1910.07467), g * x / sqrt(mean(x^2) + eps).
+    - ``scalenorm``: Nguyen & Salazar 2019 (1910.05895), g * x / max(|x|, eps), g one number that starts at sqrt(C).
+    - ``batchnorm``: statistics over all real positions of the batch; running ones in evaluation.
+    - ``instancenorm``: statistics over the real positions of each sentence.
+    - ``none``: the identity, without parameters.
+
+    The reductions are in float32 under half precision.
+
+    Args:
+        kind: one of the above.
+        dim: the number of features C.
+        eps: added to the variance.
+    """
+
+    def __init__(self, kind: str, dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        if kind != "none" and kind not in NORM_TYPES:
+            raise must_be("--norm-type", " or ".join(NORM_TYPES), kind)
+        self.kind = kind
+        self.eps = eps
+        self.dim = dim
+        if kind == "none":
+            self.register_parameter("weight", None)
+        elif kind == "scalenorm":
+            self.weight = nn.Parameter(torch.full((1,), dim**0.5))
+        else:
+            self.weight = nn.Parameter(torch.ones(dim))
+        if kind in ("layernorm", "batchnorm", "instancenorm"):
+            self.bias = nn.Parameter(torch.zeros(dim))
+        else:
+            self.register_parameter("bias", None)
+        if kind == "batchnorm":
+            self.register_buffer("running_mean", torch.zeros(dim))
+            self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(self, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Normalise ``x`` (B x T x C); ``padding`` (B x T) is True at padding, which statistics leave out."""
+        return self.normalize(x, padding)
+
+    def normalize(self, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Return the normalised ``x``: what forward does, for subclasses that do more."""
+        if self.kind == "none":
+            return x
+        if self.kind == "layernorm":
+            return F.layer_norm(x, [self.dim], self.weight, self.bias, self.eps)
+        h = x if x.dtype == torch.float64 else x.float()
+        if self.kind == "rmsnorm":
+            h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
+        elif self.kind == "scalenorm":
+            h = h / h.norm(dim=-1, keepdim=True).clamp(min=self.eps)
+        else:
+            mean, var = self.statistics(h, padding)
+            h = (h - mean) * torch.rsqrt(var + self.eps)
+        weight = self.weight
+        assert weight is not None
+        h = h.to(x.dtype) * weight
+        bias = self.bias
+        return h if bias is None else h + bias
+
+    def statistics(self, h: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """Return mean and variance over the real positions of the sentence (1 x 1 x C or B x 1 x C)."""
+        if self.kind == "batchnorm" and not self.training:
+            return self.running_mean, self.running_var
+        real = torch.ones_like(h[..., :1]) if padding is None else (~padding).unsqueeze(-1).to(h.dtype)
+        over = [0, 1] if self.kind == "batchnorm" else [1]
+        total = torch.stack([real.sum(over, keepdim=True).expand(-1, -1, h.size(2)), (h * real).sum(over, keepdim=True)])
+        square = (h.square() * real).sum(over, keepdim=True)
+        if self.kind == "batchnorm":
+            total = all_reduce_sum(torch.cat([total, square.unsqueeze(0)]))
+            square = total[2]
+        count = total[0].clamp(min=1)
+        mean = total[1] / count
+        var = (square / count - mean.square()).clamp(min=0)
+        if self.kind == "batchnorm":
+            with torch.no_grad():  # momentum 0.1 and the unbiased variance, as torch's BatchNorm
+                self.running_mean.lerp_(mean.flatten().to(self.running_mean.dtype), 0.1)
+                unbiased = var * count / (count - 1).clamp(min=1)
+                self.running_var.lerp_(unbiased.flatten().to(self.running_var.dtype), 0.1)
+        return mean, var
+
+    def extra_repr(self) -> str:
+        """The kind and size, for printing the model."""
+        return "none" if self.kind == "none" else f"{self.kind}, {self.dim}, eps={self.eps}"
+
+
+def all_reduce_sum(x: Tensor) -> Tensor:
+    """Return the sum of ``x`` over all ranks, with its gradient; ``x`` itself outside of distributed training."""
+    if torch.jit.is_scripting() or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return x
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(x)  # type: ignore[no-any-return]

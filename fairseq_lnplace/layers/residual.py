@@ -1,0 +1,141 @@
+"""The residual connection: the one interpreter of the placement equation."""
+
+from typing import Optional, Tuple
+
+import torch
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from fairseq_lnplace.layers.norm import Norm
+from fairseq_lnplace.layers.profile import Profile
+from fairseq_lnplace.placements.spec import Options, Position, Slots
+
+
+class Residual(Norm):
+    """What stands around one sub-layer f; the equation is in :mod:`fairseq_lnplace.placements.spec`.
+
+    A layer calls ``h = f(residual.enter(x))`` and then ``x, second = residual.leave(x, h, ...)``.
+
+    Its own ``weight`` and ``bias`` are the norm that stock fairseq has at this place: in_norm where the method has
+    one, else add_norm. So the parameter names of Post-LN and Pre-LN are stock's; a method's further norms and scales
+    have names of their own below it.
+
+    Args:
+        dim: the number of features C.
+        slots: the method's slots for this sub-layer.
+        position: the layer's place in the model, for the depth constants.
+        options: the method's options.
+        norm_type: the kind of all norms.
+        second_scale: the factor of the branch in the second stream, where the method has one.
+        dropout: the dropout module for the branch.
+        profile: the stack's measurement of skip scales, where the method measures them.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        slots: Slots,
+        position: Position,
+        options: Options,
+        norm_type: str,
+        second_scale: float,
+        dropout: FairseqDropout,
+        profile: Optional[Profile],
+    ) -> None:
+        super().__init__(norm_type if slots.in_norm or slots.add_norm else "none", dim)
+        self.in_norm = slots.in_norm
+        self.add_norm = slots.add_norm and not slots.in_norm
+        self.out_norm = Norm(norm_type, dim) if slots.out_norm else None
+        self.second_add_norm = Norm(norm_type, dim) if slots.add_norm and slots.in_norm else None
+        self.layer_skip = slots.layer_skip
+        self.gate = slots.gate
+        self.layer_scaled = slots.branch_scale.learned == "layer"
+        self.scheduled = int(options[slots.branch_scale.scheduled]) if slots.branch_scale.scheduled else 0
+        self.in_scale = slots.in_scale(position, options)
+        self.skip_start = slots.skip_scale.start(position, options)
+        self.branch_start = slots.branch_scale.start(position, options)
+        self.second_scale = second_scale
+        self.dropout_module = dropout
+        self.register_parameter("skip_scale", difference(dim) if slots.skip_scale.learned == "vector" else None)
+        self.register_parameter("branch_scale", difference(dim) if slots.branch_scale.learned == "vector" else None)
+        self.register_buffer("profiled_skip", torch.ones(1) if slots.skip_scale.profiled else None)
+        self.register_buffer("progress", torch.full((1,), 1 / self.scheduled) if self.scheduled else None)
+        self._profile = (profile,)  # in a tuple: the stack owns the module
+
+    def enter(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Return the branch's input, B x T x C."""
+        if self.in_norm:
+            x = self.normalize(x, padding)
+        return x if self.in_scale == 1.0 else x * self.in_scale
+
+    def leave(
+        self,
+        x: Tensor,
+        branch: Tensor,
+        padding: Optional[Tensor],
+        layer_input: Tensor,
+        layer_scale: Optional[Tensor],
+        second: Optional[Tensor],
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Return the stream after the sub-layer, and the second stream, each B x T x C.
+
+        Args:
+            x: the stream before the sub-layer, B x T x C.
+            branch: the sub-layer's output, B x T x C.
+            padding: B x T, True at padding.
+            layer_input: the stream at the start of the layer, B x T x C.
+            layer_scale: the number that the sub-layers of the layer share, shape (1,).
+            second: the second stream, B x T x C.
+        """
+        if self.out_norm is not None:
+            branch = self.out_norm(branch, padding)
+        branch = self.dropout_module(branch)
+        if self.layer_scaled and layer_scale is not None:
+            branch = branch * (self.branch_start + layer_scale)
+        elif self.branch_scale is not None:
+            branch = branch * (self.branch_start + self.branch_scale.float()).to(branch.dtype)
+        elif self.progress is not None:
+            branch = branch * self.progress.to(branch.dtype)
+        elif self.branch_start != 1.0:
+            branch = branch * self.branch_start
+        if second is not None:
+            second = second + branch * self.second_scale
+        if self.profiled_skip is not None and not torch.jit.is_scripting():
+            self.measure(x, branch, padding)
+        x = self.skip(x) + branch
+        if self.layer_skip:
+            x = x + layer_input
+        if self.gate and layer_scale is not None:
+            x = x - nn.functional.silu(layer_scale) * x.detach()
+        if self.add_norm:
+            x = self.normalize(x, padding)
+        elif self.second_add_norm is not None:
+            x = self.second_add_norm(x, padding)
+        return x, second
+
+    def skip(self, x: Tensor) -> Tensor:
+        """Return skip_scale * x, B x T x C."""
+        scale = self.skip_scale
+        if scale is None:
+            return x if self.skip_start == 1.0 else x * self.skip_start
+        start = self.profiled_skip
+        if start is not None:
+            return x * (start + scale).to(x.dtype)
+        return x * (self.skip_start + scale).to(x.dtype)
+
+    @torch.jit.unused
+    def measure(self, x: Tensor, branch: Tensor, padding: Optional[Tensor]) -> None:
+        """Let the stack's profile set this connection's skip scale, while it is measuring."""
+        profile, skip = self._profile[0], self.profiled_skip
+        if profile is not None and skip is not None:
+            profile.measure(skip, x, branch, padding)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Set the progress of a scheduled branch: the update being computed is ``num_updates`` + 1."""
+        if self.progress is not None:
+            self.progress.fill_(min(1.0, (num_updates + 1) / self.scheduled))
+
+
+def difference(dim: int) -> nn.Parameter:
+    """Return a learned scale of ``dim`` numbers, as the difference from its start."""
+    return nn.Parameter(torch.zeros(dim))

@@ -1,0 +1,64 @@
+"""The options that belong to one method each: name, type, default, help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_lnplace.errors import LnplaceError, must_be
+
+
+@dataclass(frozen=True)
+class MethodOption:
+    """An option of one placement; ``default`` holds where the command line is silent."""
+
+    kind: type
+    default: Any
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+METHOD_OPTIONS: dict[str, MethodOption] = {
+    "admin_profile_batches": MethodOption(int, 1, "training forwards over which Admin averages its profile", 1),
+    "realformer_mean": MethodOption(bool, False, "divide RealFormer's summed scores by the number of layers summed"),
+    "resi_dual_scale": MethodOption(float, 1.0, "scale of ResiDual's second stream (0.05 guards fp16)", 1e-4),
+    "b2t_rescaled_init": MethodOption(bool, False, "scale B2T's layer matrices by 1/sqrt(layers), as its code does"),
+    "mixln_post_fraction": MethodOption(float, 0.25, "fraction of Mix-LN's layers that are Post-LN", 0.0, 1.0),
+    "branchnorm_updates": MethodOption(int, 4000, "updates until BranchNorm's branch factor reaches 1", 1),
+    "dsinit_exponent": MethodOption(float, 0.5, "DS-Init's exponent: 0.5 as in the paper, 0.25 as in its code", 0.0),
+    "layerscale_init": MethodOption(float, None, "LayerScale's start (default: by depth, 0.1, 1e-5 or 1e-6)", 0.0),
+    "dlcl_form": MethodOption(str, "pre", "DLCL's form: pre or post", choices=("pre", "post")),
+}
+
+
+def method_options(placement: str, takes: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method, defaults filled in.
+
+    Args:
+        placement: the method's name, for the message.
+        takes: the options it takes.
+        given: the options that the user gave; those that are None or False were not given.
+
+    Raises:
+        LnplaceError: an option of another method was given, or a value is out of its range.
+    """
+    values: dict[str, Any] = {}
+    for name, option in METHOD_OPTIONS.items():
+        value = given.get(name)
+        if value is None or value is False:
+            values[name] = option.default
+            continue
+        flag = "--" + name.replace("_", "-")
+        if name not in takes:
+            raise LnplaceError(f"`{flag}` must go with the method that takes it, but the placement is {placement}")
+        low, high = option.minimum, option.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            wanted = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise must_be(flag, wanted, value)
+        if option.choices and value not in option.choices:
+            raise must_be(flag, " or ".join(option.choices), value)
+        values[name] = value
+    return values
