@@ -53,15 +53,18 @@ def average(paths: Sequence[Path], output: Path) -> None:
         if not position:
             sums = {name: weight.double() for name, weight in weights.items() if weight.is_floating_point()}
             shapes = {name: weight.shape for name, weight in weights.items()}
-            identity = checkpoints.model_identity(state)
+            identity = checkpoints.model_identity(checkpoints.model_options(state))
             continue
-        if (other := checkpoints.model_identity(state)) != identity:
+        if (other := checkpoints.model_identity(checkpoints.model_options(state))) != identity:
             raise LnplaceError(
-                f"All checkpoints must be of one model, but {paths[0]} is of {_told(identity)} and {path} of {_told(other)}"
+                f"All checkpoints must be of one model, but {paths[0]} is of {_told(identity)} "
+                f"and {path} of {_told(other)}"
             )
         for name in sorted(shapes.keys() | weights.keys()):
             if name not in shapes or name not in weights or weights[name].shape != shapes[name]:
-                raise LnplaceError(f"All checkpoints must be of one model, but {path} differs from {paths[0]} in {name}")
+                raise LnplaceError(
+                    f"All checkpoints must be of one model, but {path} differs from {paths[0]} in {name}"
+                )
         for name, total in sums.items():
             total += weights[name]
     mean = {name: (total / len(paths)).to(weights[name].dtype) for name, total in sums.items()}

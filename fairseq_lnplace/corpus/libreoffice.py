@@ -38,7 +38,9 @@ def paragraphs(page: Path) -> dict[str, str]:
     """Return the text of a page's paragraphs and headings by id, code left out, typography brought to ASCII."""
     tree = html.parse(str(page), html.HTMLParser(encoding="utf-8"))
     found: dict[str, str] = {}
-    for element in tree.xpath("//*[@id='DisplayArea']//*[self::p or self::h1 or self::h2 or self::h3 or self::h4 or self::h5 or self::h6]"):
+    for element in tree.xpath(
+        "//*[@id='DisplayArea']//*[self::p or self::h1 or self::h2 or self::h3 or self::h4 or self::h5 or self::h6]"
+    ):
         if _PARAGRAPH.match(element.get("id", "")) and not element.get("class", "").startswith(_CODE_CLASSES):
             text = unicodedata.normalize("NFC", element.text_content()).translate(_ASCII)
             found.setdefault(element.get("id"), " ".join(text.split()))  # split() knows the no-break spaces too

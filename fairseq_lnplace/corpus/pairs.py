@@ -16,10 +16,13 @@ __all__ = ["SPLITS", "Filter", "Pair", "write_corpus"]
 SPLITS = ("train", "valid", "test")
 
 _CODE = re.compile(r"[{}<>\\|=_@#]|://|::|\w\(\)")
-_WORD = re.compile(r"\w+")
 # Frequent words that exist in one of the two languages only.
-_GERMAN = frozenset("der die das den dem des und ist sind ein eine einen einer nicht mit von zu auf für sie wird".split())
-_ENGLISH = frozenset("the of and to is are this that with for you your not from by be on can it if".split())
+_GERMAN = re.compile(
+    r"\b(der|die|das|den|dem|des|und|ist|sind|eine?[nmr]?|nicht|mit|von|zu|auf|für|sie|wird)\b", re.IGNORECASE
+)
+_ENGLISH = re.compile(
+    r"\b(the|of|and|to|is|are|this|that|with|for|you|your|not|from|by|be|on|can|it|if)\b", re.IGNORECASE
+)
 
 
 class Pair(NamedTuple):
@@ -69,8 +72,7 @@ class Filter:
             return "code"
         if pair.german == pair.english:
             return "identical"
-        words = [word.lower() for word in _WORD.findall(pair.german)]
-        if sum(word in _ENGLISH for word in words) > sum(word in _GERMAN for word in words):
+        if len(_ENGLISH.findall(pair.german)) > len(_GERMAN.findall(pair.german)):
             return "not German"
         keys = {("de", pair.german.casefold()), ("en", pair.english.casefold())}
         if not self._seen.isdisjoint(keys):

@@ -37,7 +37,7 @@ SENTENCEPIECE = "sentencepiece.bpe.model"
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``prepare`` is asked for; ``train``, ``valid`` and ``test`` are paths without the ``.LANGUAGE`` at the end."""
+    """What ``prepare`` is asked for; ``train``, ``valid`` and ``test`` are paths without their ``.LANGUAGE``."""
 
     source_lang: str
     target_lang: str
@@ -128,7 +128,9 @@ def _encode(model: sentencepiece.SentencePieceProcessor, text: Path, dest: Path)
         for number, line in enumerate(read_lines(text), 1):
             pieces = model.encode(line, out_type=str)
             if not pieces:
-                raise LnplaceError(f"Every line must hold a sentence, but line {number} of {text} has only invisible signs")
+                raise LnplaceError(
+                    f"Every line must hold a sentence, but line {number} of {text} has only invisible signs"
+                )
             counts.update(pieces)
             file.write(" ".join(pieces) + "\n")
     return counts

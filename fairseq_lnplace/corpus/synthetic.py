@@ -62,7 +62,9 @@ class _Verb(NamedTuple):
 
 
 def _table(rows: str) -> list[list[str]]:
-    return [["" if cell == "-" else cell.replace("_", " ") for cell in row.split()] for row in rows.strip().splitlines()]
+    return [
+        ["" if cell == "-" else cell.replace("_", " ") for cell in row.split()] for row in rows.strip().splitlines()
+    ]
 
 
 _PEOPLE = [
