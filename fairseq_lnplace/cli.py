@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "prepare": "prepare",
     "evaluate": "evaluate",
     "average": "average",
+    "show": "show",
     "user-dir": "user_dir",
 }
 
