@@ -60,7 +60,10 @@ class Norm(nn.Module):
         if self.kind == "none":
             return x
         if self.kind == "layernorm":
-            return F.layer_norm(x, [self.dim], self.weight, self.bias, self.eps)
+            weight, bias = self.weight, self.bias
+            if x.dtype == torch.float32 and weight is not None and bias is not None:
+                weight, bias = weight.float(), bias.float()  # a widened stream in a half-precision model
+            return F.layer_norm(x, [self.dim], weight, bias, self.eps)
         h = x if x.dtype == torch.float64 else x.float()
         if self.kind == "rmsnorm":
             h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)

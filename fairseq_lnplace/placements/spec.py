@@ -176,9 +176,9 @@ class Placement:
     gains: Gains = field(default_factory=Gains)
     options: tuple[str, ...] = ()
     """The options that only this method takes."""
-    variants: Mapping[str, Placement] | None = None
-    """Other forms of the method, by the value of its option ``variant_option``."""
-    variant_option: str = ""
+    forms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Other forms of the method: what they change, by the value of the option ``form_option``."""
+    form_option: str = ""
     needs_warmup: bool = False
     paper_differs: str = ""
     """What the paper and the released code disagree on, and which of them is followed."""
@@ -188,10 +188,8 @@ class Placement:
     """The evidence of published results."""
 
     def resolved(self, options: Options) -> Placement:
-        """Return the variant that the options ask for."""
-        if self.variants is None:
-            return self
-        return replace(self.variants[str(options[self.variant_option])], name=self.name, options=self.options)
+        """Return the form of the method that the options ask for."""
+        return replace(self, **self.forms.get(str(options.get(self.form_option)), {}))
 
     def at(self, position: Position, options: Options) -> Layer:
         """Return the slots of the layer at ``position``."""

@@ -1,0 +1,1 @@
+"""The models; fairseq imports every module of this folder whose name has no leading underscore."""

@@ -1,0 +1,200 @@
+"""The method that a model is built with: a placement, its options, the norm types and the depths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_lnplace import placements
+from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.norm import ENCODER_ONLY_NORM_TYPES, NORM_TYPES
+from fairseq_lnplace.layers.stack import StackSpec
+from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.spec import Options, Placement, Side
+
+# These two, with LayerNorm, are fairseq's own normalize_before off and on: their state dicts are stock's.
+STOCK_PLACEMENTS = {"postln": False, "preln_final": True}
+
+
+@dataclass(frozen=True)
+class Method:
+    """What decides a model's equation and constants.
+
+    Attributes:
+        placement: the method, its variant resolved.
+        options: the method's options, defaults filled in.
+        norm_type, decoder_norm_type: the kinds of the norms.
+        encoder_depth, decoder_depth: the depths N and M the model was trained with; 0 for a missing stack.
+        encoder_layers, decoder_layers: the layers that are kept of them, each counted from 1.
+    """
+
+    placement: Placement
+    options: Options
+    norm_type: str
+    decoder_norm_type: str
+    encoder_depth: int
+    decoder_depth: int
+    encoder_layers: tuple[int, ...]
+    decoder_layers: tuple[int, ...]
+
+    @classmethod
+    def from_config(cls, cfg: Any, encoder_layers: int, decoder_layers: int) -> Method:
+        """Read a model's flat configuration.
+
+        Args:
+            cfg: the configuration (Namespace or DictConfig).
+            encoder_layers, decoder_layers: the numbers of layers it says; 0 for a missing stack.
+
+        Raises:
+            LnplaceError: an option is unknown, out of range, or contradicts another.
+        """
+        placement = placements.get(cfg.placement)
+        options = method_options(
+            placement.name, placement.options, {name: getattr(cfg, name, None) for name in METHOD_OPTIONS}
+        )
+        placement = placement.resolved(options)
+        norm_type, decoder_norm_type = norm_types(cfg, has_decoder=decoder_layers > 0)
+        depths, kept = trained_layers(cfg, encoder_layers, decoder_layers)
+        return cls(placement, options, norm_type, decoder_norm_type, *depths, *kept)
+
+    def stack(self, side: Side) -> StackSpec:
+        """Return what the encoder or the decoder is built from."""
+        encoder = side == "encoder"
+        return StackSpec(
+            self.placement,
+            self.options,
+            side,
+            list(self.encoder_layers if encoder else self.decoder_layers),
+            self.encoder_depth,
+            self.decoder_depth,
+            self.norm_type if encoder else self.decoder_norm_type,
+        )
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether the model's equation is one of stock fairseq's."""
+        layernorm = {self.norm_type, self.decoder_norm_type} == {"layernorm"}
+        return layernorm and self.placement.name in STOCK_PLACEMENTS
+
+    def description(self) -> str:
+        """Return everything that decides the equation and its constants, in one line."""
+        own = [f"{name}={self.options[name]}" for name in self.placement.options]
+        return " ".join(
+            [self.placement.name, self.norm_type, self.decoder_norm_type, f"{self.encoder_depth}+{self.decoder_depth}", *own]
+        )
+
+
+def norm_types(cfg: Any, has_decoder: bool) -> tuple[str, str]:
+    """Return the norm types of encoder and decoder.
+
+    Raises:
+        LnplaceError: a norm type is unknown, or would let a decoder see the future.
+    """
+    norm_type = getattr(cfg, "norm_type", None) or "layernorm"
+    if norm_type not in NORM_TYPES:
+        raise must_be("--norm-type", " or ".join(NORM_TYPES), norm_type)
+    causal = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
+    decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
+    if has_decoder and decoder not in causal:
+        raise must_be("--decoder-norm-type", " or ".join(causal) + " (a decoder must not see the future)", decoder)
+    return norm_type, decoder
+
+
+Layers = tuple[int, ...]
+
+
+def trained_layers(cfg: Any, encoder: int, decoder: int) -> tuple[tuple[int, int], tuple[Layers, Layers]]:
+    """Return the depths a model was trained with, and which of its layers (from 1) are kept.
+
+    ``cfg.trained_layers`` reads "N:1,3,5/M:1,2"; it is None for a model that was never pruned.
+    """
+    before = getattr(cfg, "trained_layers", None)
+    if before:
+        stacks = [part.split(":") for part in before.split("/")]
+        depths = (int(stacks[0][0]), int(stacks[1][0]))
+        layers = [tuple(int(layer) for layer in part[1].split(",") if layer) for part in stacks]
+    else:
+        depths = (encoder, decoder)
+        layers = [tuple(range(1, depth + 1)) for depth in depths]
+    for index, name in enumerate(("encoder_layers_to_keep", "decoder_layers_to_keep")):
+        keep = getattr(cfg, name, None)
+        if keep:
+            layers[index] = kept(name, str(keep), layers[index])
+    return depths, (layers[0], layers[1])
+
+
+def kept(name: str, keep: str, layers: Layers) -> Layers:
+    """Return the layers at the comma-separated indices (from 0) that ``keep`` lists.
+
+    Raises:
+        LnplaceError: it is not a list of indices, or one does not exist.
+    """
+    flag = "--" + name.replace("_", "-")
+    parts = keep.split(",")
+    if not all(part.strip().isdecimal() and int(part) < len(layers) for part in parts):
+        raise must_be(flag, f"comma-separated numbers below {len(layers)}", keep)
+    return tuple(layers[index] for index in sorted(int(part) for part in parts))
+
+
+def trained_layers_text(method: Method) -> str | None:
+    """Return ``cfg.trained_layers`` of a model; None if it has all its layers."""
+    stacks = ((method.encoder_depth, method.encoder_layers), (method.decoder_depth, method.decoder_layers))
+    if all(len(layers) == depth for depth, layers in stacks):
+        return None
+    return "/".join(f"{depth}:{','.join(map(str, layers))}" for depth, layers in stacks)
+
+
+def identity(text: str) -> Tensor:
+    """Return a description as the buffer that a checkpoint carries."""
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def described(buffer: Tensor) -> str:
+    """Return the description that a checkpoint's buffer holds."""
+    return bytes(buffer.tolist()).decode(errors="replace")
+
+
+class MethodModel(nn.Module):
+    """What every model of this package has: its method, and a checkpoint that knows it."""
+
+    method: Method
+
+    def install(self, method: Method) -> None:
+        """Keep the method; unless it is one of stock fairseq's, the state dict says which it is."""
+        self.method = method
+        self.register_buffer(IDENTITY, None if method.is_stock else identity(method.description()))
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: dict[str, Any], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """Load a checkpoint's weights, as fairseq does.
+
+        Raises:
+            LnplaceError: it was trained with another placement, depth convention or norm type.
+        """
+        check_same_method(self.method, state_dict)
+        return super().load_state_dict(state_dict, strict, model_cfg, args)  # type: ignore[arg-type, call-arg]
+
+
+def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
+    """Check that a state dict was trained with this method.
+
+    One that carries stock's names alone is Pre-LN if it has a stack's final norm, else Post-LN.
+
+    Raises:
+        LnplaceError: it was trained with another.
+    """
+    ours = method.placement.name if method.is_stock else method.description()
+    if IDENTITY in state:
+        theirs = described(state[IDENTITY])
+    else:
+        theirs = "preln_final" if any(key in state for key in FINAL_NORM_KEYS) else "postln"
+    if ours != theirs:
+        raise LnplaceError(f"`checkpoint` must be trained as '{ours}', but is trained as '{theirs}'")
+
+
+IDENTITY = "placement"
+FINAL_NORM_KEYS = ("encoder.layer_norm.weight", "decoder.layer_norm.weight")
