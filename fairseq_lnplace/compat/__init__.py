@@ -8,23 +8,35 @@ The finder is started by `fairseq_lnplace.pth` (see `startup.py`) or, in a check
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["activate", "is_active", "load_checkpoint", "when_imported"]
+from fairseq_lnplace.compat.checkpoints import load_checkpoint, load_safely
+from fairseq_lnplace.compat.defaults import allow_instances
+from fairseq_lnplace.compat.fast_path import switch_off
+from fairseq_lnplace.compat.numpy_names import add_names
+from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
+from fairseq_lnplace.compat.quiet import quieten
+
+__all__ = ["REPAIRS", "activate", "is_active", "load_checkpoint", "when_imported"]
 
 Execute = Callable[[ModuleType], None]
 
-# The module to repair → the submodule of this package whose `repair(module, execute)` executes and repairs it.
-REPAIRS: dict[str, str] = {
-    "fairseq.dataclass.configs": "defaults",
-    "fairseq.data.data_utils": "numpy_names",
-    "fairseq.modules.dynamic_crf_layer": "numpy_names",
-    "hydra.conf": "defaults",
+# Each repair executes the module, by the function that it is given, and mends what it finds broken.
+REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
+    "fairseq": quieten,
+    "fairseq.checkpoint_utils": load_safely,
+    "fairseq.data.data_utils": add_names,
+    "fairseq.dataclass.configs": allow_instances,
+    "fairseq.distributed.utils": load_safely,
+    "fairseq.modules.dynamic_crf_layer": add_names,
+    "fairseq.modules.transformer_layer": switch_off,
+    "fairseq_cli": in_every_command,
+    "fairseq_cli.hydra_train": in_hydra_train,
+    "hydra.conf": allow_instances,
 }
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
@@ -75,8 +87,8 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
 
 def _execute(module: ModuleType, execute: Execute) -> None:
     """Execute a module under its repair, if it has one, then do what waits for it."""
-    if submodule := REPAIRS.get(module.__name__):
-        importlib.import_module(f"{__name__}.{submodule}").repair(module, execute)
+    if repair := REPAIRS.get(module.__name__):
+        repair(module, execute)
     else:
         execute(module)
     for action in _waiting.pop(module.__name__, []):

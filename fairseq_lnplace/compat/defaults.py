@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["repair"]
+__all__ = ["allow_instances"]
 
 
-def repair(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+def allow_instances(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
     """Execute the module; if Python refuses one of its defaults, once more with classes whose instances hash."""
     try:
         execute(module)
@@ -33,7 +33,7 @@ def repair(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
 
 def _build_hashable_class(body: Callable[[], None], name: str, *bases: Any, **keywords: Any) -> type:
     """Build a class as the `class` statement does; a class without bases, and what inherits from it, can be hashed."""
-    cls: type = builtins.__build_class__(body, name, *bases, **keywords)  # type: ignore[arg-type]
+    cls: type = builtins.__build_class__(body, name, *bases, **keywords)
     if not bases and "__new__" not in vars(cls):
         cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
     return cls

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
-__all__ = ["repair"]
+__all__ = ["add_names"]
 
 
-def repair(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+def add_names(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
     """Execute the module and let its own `np`, not everybody's numpy, know the names that are missing."""
     execute(module)
     numpy = vars(module).get("np")

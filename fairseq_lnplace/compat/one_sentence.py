@@ -1,0 +1,61 @@
+"""fairseq's commands end with the one sentence of our error on stderr and status 1, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any
+
+__all__ = ["in_every_command", "in_hydra_train", "sentence_of"]
+
+# As Python prints an exception, also one of a spawned trainer or a DataLoader's worker, which reaches this process as
+# text ("Caught LnplaceError in DataLoader worker process 0. Original Traceback ...").
+_OURS = re.compile(r"^fairseq_lnplace\.errors\.LnplaceError: (?!Caught LnplaceError in )(.+)$", re.MULTILINE)
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """Return the sentence of the LnplaceError that this error is or comes from, or None."""
+    found = _OURS.search("".join(traceback.format_exception(error)))
+    return found[1] if found else None
+
+
+def in_every_command(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute `fairseq_cli` and print our errors, and no others, as their sentence."""
+    execute(module)
+    usual = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sentence = sentence_of(error)
+        if sentence is None:
+            usual(kind, error, trace)
+        else:
+            _print(sentence)
+
+    sys.excepthook = excepthook
+
+
+def in_hydra_train(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute `fairseq_cli.hydra_train`; our errors leave it as an exit, since Hydra prints every exception itself."""
+    execute(module)
+    train = module._hydra_main
+
+    def train_or_exit(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(*args, **kwargs)
+        except Exception as error:
+            sentence = sentence_of(error)
+            if sentence is None:
+                raise
+            _print(sentence)
+            sys.exit(1)
+
+    vars(module)["_hydra_main"] = train_or_exit
+
+
+def _print(sentence: str) -> None:
+    """Print the sentence on stderr, after the command's name."""
+    print(f"{os.path.basename(sys.argv[0])}: {sentence}", file=sys.stderr)
