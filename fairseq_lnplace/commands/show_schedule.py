@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq.dataclass.utils import eval_str_list
+
 from fairseq_lnplace import lr_schedulers
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.files import new_file
@@ -29,6 +31,9 @@ def _whole(text: str) -> int:
 def _common() -> argparse.ArgumentParser:
     """Return the options that are the same for every schedule."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        "--lr", type=eval_str_list, help="as fairseq-train takes it; --compare inherits it (default 5e-4)"
+    )
     parser.add_argument("--updates", type=_whole, default=20000, help="last update (default 20000)")
     parser.add_argument("--updates-per-epoch", type=_whole, default=1000, help="length of an epoch (default 1000)")
     parser.add_argument(
@@ -54,6 +59,7 @@ def _rates(schedule: Sequence[str], common: argparse.Namespace) -> list[float]:
     if schedule and not schedule[0].startswith("-"):
         add_schedule_options(parser, schedule[0])
     options = parser.parse_args(schedule)
+    options.lr = options.lr or common.lr or [5e-4]
     return curve(options.name, options, common.updates, common.updates_per_epoch)
 
 
@@ -67,14 +73,14 @@ def _plot(path: Path, curves: dict[str, list[float]]) -> None:
     """Draw every curve over the updates; nothing is left behind if that fails."""
     from matplotlib.figure import Figure  # slow to import, and seldom wanted
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot(xlabel="updates", ylabel="learning rate")
-    for label, rates in curves.items():
-        axes.plot(rates, label=label)
+    for behind, (label, rates) in zip(range(len(curves), 0, -1), curves.items(), strict=True):
+        axes.plot(rates, label=label, linewidth=2 * behind)  # thicker below, so that curves that coincide all show
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="y", scilimits=(0, 0))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center")
     with new_file(path) as partial:
         figure.savefig(partial, format=path.suffix[1:], dpi=150)
 

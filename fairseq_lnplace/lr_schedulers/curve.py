@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import torch
-from fairseq.dataclass.utils import eval_str_list, gen_parser_from_dataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY, LR_SCHEDULER_REGISTRY
 
@@ -29,7 +29,7 @@ def schedule_names() -> list[str]:
 
 
 def add_schedule_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add ``--lr`` and the options of the schedule called ``name``, as ``fairseq-train`` takes them.
+    """Add the options of the schedule called ``name``, as ``fairseq-train`` takes them.
 
     Raises:
         LnplaceError: fairseq knows no such schedule.
@@ -37,7 +37,6 @@ def add_schedule_options(parser: argparse.ArgumentParser, name: str) -> None:
     if name not in LR_SCHEDULER_DATACLASS_REGISTRY:
         raise must_be("schedule", f"one of {', '.join(schedule_names())}", name)
     group: Any = parser.add_argument_group(f"options of {name}")
-    group.add_argument("--lr", type=eval_str_list, default=[5e-4], help="as given to fairseq-train (default 5e-4)")
     gen_parser_from_dataclass(group, LR_SCHEDULER_DATACLASS_REGISTRY[name]())
 
 
@@ -46,7 +45,7 @@ def curve(name: str, options: argparse.Namespace, updates: int, updates_per_epoc
 
     Args:
         name: a registered schedule.
-        options: what a parser with `add_schedule_options` returned.
+        options: ``lr``, a list, and what a parser with `add_schedule_options` returned.
         updates: the last update; also what fairseq's schedules read as ``--max-update``.
         updates_per_epoch: optimizer updates in each epoch.
 
