@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_lnplace import checkpoints
+from fairseq_lnplace.checkpoints import model_identity, model_options
+from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file
 
@@ -48,14 +49,14 @@ def average(paths: Sequence[Path], output: Path) -> None:
     sums: dict[str, Tensor] = {}
     identity: dict[str, str] = {}
     for position, path in enumerate(paths):
-        state = checkpoints.load(path)
+        state = load_checkpoint(path)
         weights = state["model"]
         if not position:
             sums = {name: weight.double() for name, weight in weights.items() if weight.is_floating_point()}
             shapes = {name: weight.shape for name, weight in weights.items()}
-            identity = checkpoints.model_identity(checkpoints.model_options(state))
+            identity = model_identity(model_options(state))
             continue
-        if (other := checkpoints.model_identity(checkpoints.model_options(state))) != identity:
+        if (other := model_identity(model_options(state))) != identity:
             raise LnplaceError(
                 f"All checkpoints must be of one model, but {paths[0]} is of {_told(identity)} "
                 f"and {path} of {_told(other)}"

@@ -1,38 +1,11 @@
-"""Looking into fairseq's checkpoints without building their model."""
+"""Which model a checkpoint of fairseq's is of, without building it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from fairseq_lnplace.errors import LnplaceError
-
-__all__ = ["load", "model_identity", "model_options"]
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Load a checkpoint to the CPU, safely.
-
-    Raises:
-        LnplaceError: the file is not there, or is no checkpoint of fairseq's.
-    """
-    if not path.is_file():
-        raise LnplaceError(f"There is no checkpoint at {path}")
-    state = _load_safely(path)
-    if (
-        not isinstance(state, dict)
-        or not isinstance(state.get("model"), Mapping)
-        or not (state.get("cfg") or state.get("args"))
-    ):
-        raise LnplaceError(f"{path} is not a checkpoint that fairseq-train wrote")
-    return state
-
-
-def _load_safely(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+__all__ = ["model_identity", "model_options"]
 
 
 def model_identity(model: object) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     named = argv[:1] if argv and argv[0] in COMMANDS else tuple(COMMANDS)
     args = build_parser(named).parse_args(argv)
+    # stdout is for results; fairseq has set up a chatty log there.
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s", force=True)
     try:
         args.run(args)
     except LnplaceError as error:

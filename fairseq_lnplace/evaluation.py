@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_lnplace import checkpoints
+from fairseq_lnplace.checkpoints import model_identity
+from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.corpus.prepare import read_lines
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.versions import versions
@@ -97,7 +98,7 @@ class Translator:
 
         if not any(data.glob("dict.*.txt")):
             raise must_be("--data", "a folder that `lnplace prepare` or fairseq-preprocess made", data)
-        checkpoints.load(checkpoint)  # refuses in one sentence what fairseq would refuse in many
+        load_checkpoint(checkpoint)  # refuses in one sentence what fairseq would refuse in many
         try:
             # BLEU during training is switched off: it would ask for that run's tokeniser.
             (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -170,7 +171,7 @@ def evaluate(
     """
     start = time.perf_counter()
     translator = Translator.load(checkpoint, data, decoding.cpu)
-    task = translator.cfg.task
+    task = translator.task.cfg  # the checkpoint's own may leave the languages to be found in the data
     references = references or data / "raw" / f"{subset}.{task.target_lang}"
     if not references.is_file():
         raise must_be("--references", f"the raw text of {subset}", f"{references}, which is not there")
@@ -185,7 +186,7 @@ def evaluate(
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
         "checkpoint": str(checkpoint),
-        "model": checkpoints.model_identity(translator.cfg.model),
+        "model": model_identity(translator.cfg.model),
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
         "decoding": asdict(decoding),
         "device": translator.device,

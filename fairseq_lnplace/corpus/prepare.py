@@ -53,6 +53,8 @@ class Settings:
                 raise must_be(option, "of letters, digits and underscores only", repr(language))
         if self.source_lang == self.target_lang:
             raise must_be("--target-lang", "another language than --source-lang", repr(self.target_lang))
+        if self.vocab_size < 1:
+            raise must_be("--vocab-size", "at least 1", self.vocab_size)
 
     @property
     def languages(self) -> tuple[str, str]:
