@@ -20,6 +20,7 @@ from fairseq_lnplace.compat.fast_path import switch_off
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
 from fairseq_lnplace.compat.quiet import quieten
+from fairseq_lnplace.compat.score import read_files
 
 __all__ = ["REPAIRS", "activate", "is_active", "load_checkpoint", "when_imported"]
 
@@ -36,6 +37,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.modules.transformer_layer": switch_off,
     "fairseq_cli": in_every_command,
     "fairseq_cli.hydra_train": in_hydra_train,
+    "fairseq_cli.score": read_files,
     "hydra.conf": allow_instances,
 }
 

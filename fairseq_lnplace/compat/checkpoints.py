@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -62,14 +62,14 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
     with torch.serialization.safe_globals(_classes()):
         try:
             return torch.load(file, map_location=map_location, weights_only=True)
-        except pickle.UnpicklingError as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged file makes torch raise nearly anything
             if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
-                raise LnplaceError(
-                    f"{name} is refused: it holds {refused[1]}, which could run code and is in none of fairseq's own"
-                ) from None
-            raise LnplaceError(f"{name} is not a whole checkpoint, or holds what none of fairseq's does") from error
-        except (RuntimeError, EOFError, LookupError, TypeError, ValueError) as error:
-            raise LnplaceError(f"{name} is not a whole checkpoint: {str(error).splitlines()[0]}") from error
+                reason = f"it holds {refused[1]}, which could run code and is in none of fairseq's own"
+            else:
+                reason = "it is cut off, damaged or no checkpoint at all"
+            raise LnplaceError(f"{name} is refused: {reason}") from None
 
 
 def _classes() -> list[Any]:
@@ -81,6 +81,8 @@ def _classes() -> list[Any]:
     from fairseq.data.dictionary import Dictionary
     from fairseq.distributed.utils import _TensorPlaceholder
     from fairseq.logging import meters
+    from omegaconf import AnyNode, DictConfig, ListConfig
+    from omegaconf.base import ContainerMetadata, Metadata
 
     # BLEU's counts and best scores: numpy 1 and 2 write the same two functions under different names.
     functions = {"_reconstruct": np.empty(0).__reduce__()[0], "scalar": np.float64().__reduce__()[0]}
@@ -91,7 +93,11 @@ def _classes() -> list[Any]:
     averages = [
         (getattr(meters, name), f"fairseq.{place}.{name}") for name in names for place in ("meters", "logging.meters")
     ]
-    return [argparse.Namespace, Dictionary, _TensorPlaceholder, np.ndarray, np.dtype, *rebuild, *dtypes, *averages]
+    arrays = [np.ndarray, np.dtype, *rebuild, *dtypes]
+    # A configuration, as the first trainer sends it to the others when they resume.
+    config = [DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata, (Any, "typing.Any")]
+    config += [defaultdict, dict, list, int, float, str, bool]
+    return [argparse.Namespace, Dictionary, _TensorPlaceholder, *arrays, *averages, *config]
 
 
 def _refuse_old(version: str) -> None:
