@@ -9,4 +9,4 @@ __version__ = "0.1.0"
 compat.activate()
 
 from fairseq_lnplace import criterions, lr_schedulers, optimizers  # noqa: E402, F401 (importing registers)
-from fairseq_lnplace.models import translation  # noqa: E402, F401
+from fairseq_lnplace.models import bert, decoder_lm, translation  # noqa: E402, F401

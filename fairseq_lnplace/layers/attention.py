@@ -66,6 +66,15 @@ class Attention(nn.Module):
         self.v_norm = Norm(norm_type, dim) if slots.qkv_norm else None
         self.inner_norm = Norm(norm_type, dim) if slots.inner_norm else None
         self.register_parameter("head_scale", nn.Parameter(torch.zeros(heads)) if slots.head_scale else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as stock fairseq does: q, k, v that share a width are half as large (in variance)."""
+        gain = math.sqrt(0.5) if self.k_proj.in_features == self.dim else 1.0
+        for linear in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(linear.weight, gain)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        nn.init.zeros_(self.out_proj.bias)
 
     def forward(
         self,

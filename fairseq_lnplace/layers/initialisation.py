@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -24,10 +23,12 @@ def initialise(model: nn.Module, init: str) -> None:
 
     - ``xavier``: Xavier uniform with gain 1 on every matrix, biases 0, as the papers state it;
     - ``xavier_normal``: the same variance, normal;
-    - ``fairseq``: what fairseq 0.12.2 does: gain 1/sqrt(2) on q, k, v where they share a width, ``nn.Linear``'s
-      default on the feed-forward (whose second matrix is then about half as large) and on q, k, v's biases.
+    - ``fairseq``: what fairseq 0.12.2 does, which the constructors have done by now: gain 1/sqrt(2) on q, k, v where
+      they share a width, ``nn.Linear``'s default on the feed-forward (whose second matrix is then about half as
+      large) and on q, k, v's biases; in BERT N(0, 0.02).
 
-    Embeddings are N(0, 1/d) and an untied output projection as stock fairseq, both before this function is called.
+    Embeddings and an untied output projection stay as the constructors leave them, which is as stock fairseq does:
+    N(0, 1/d), in BERT N(0, 0.02).
 
     Raises:
         LnplaceError: ``init`` is not one of these.
@@ -35,18 +36,12 @@ def initialise(model: nn.Module, init: str) -> None:
     if init not in INITS:
         raise must_be("--init", " or ".join(INITS), init)
     for layer in layers_of(model):
-        for linear, base_gain, gain in matrices(layer):
-            if init == "fairseq":
-                if base_gain:
-                    nn.init.xavier_uniform_(linear.weight, gain=base_gain)
-            else:
+        for linear, gain in matrices(layer):
+            if init != "fairseq":
                 fill = nn.init.xavier_uniform_ if init == "xavier" else nn.init.xavier_normal_
                 fill(linear.weight)
                 nn.init.zeros_(linear.bias)
             scale(linear.weight, gain(layer.spec.position, layer.spec.options))
-    for module in model.modules():
-        if isinstance(module, Attention):
-            nn.init.zeros_(module.out_proj.bias)
 
 
 def layers_of(model: nn.Module) -> Iterator[TransformerLayer]:
@@ -54,24 +49,22 @@ def layers_of(model: nn.Module) -> Iterator[TransformerLayer]:
     return (module for module in model.modules() if isinstance(module, TransformerLayer))
 
 
-def matrices(layer: TransformerLayer) -> Iterator[tuple[nn.Linear, float, Constant]]:
-    """Yield each matrix of a layer with fairseq's Xavier gain (0: ``nn.Linear``'s default) and the method's gain."""
+def matrices(layer: TransformerLayer) -> Iterator[tuple[nn.Linear, Constant]]:
+    """Yield each matrix of a layer with the method's gain."""
     gains = layer.spec.placement.gains
     yield from attention_matrices(layer.self_attn, gains)
     if isinstance(layer, TransformerDecoderLayer) and layer.encoder_attn is not None:
         yield from attention_matrices(layer.encoder_attn, gains if gains.cross_attention else Gains())
-    yield layer.fc1, 0.0, gains.fc1
-    yield layer.fc2, 0.0, gains.fc2
+    yield layer.fc1, gains.fc1
+    yield layer.fc2, gains.fc2
 
 
-def attention_matrices(attention: Attention, gains: Gains) -> Iterator[tuple[nn.Linear, float, Constant]]:
+def attention_matrices(attention: Attention, gains: Gains) -> Iterator[tuple[nn.Linear, Constant]]:
     """Yield the four matrices of an attention; see :func:`matrices`."""
-    same_width = attention.k_proj.in_features == attention.dim
-    qkv = math.sqrt(0.5) if same_width else 1.0
-    yield attention.q_proj, qkv, gains.query
-    yield attention.k_proj, qkv, gains.key
-    yield attention.v_proj, qkv, gains.value
-    yield attention.out_proj, 1.0, gains.output
+    yield attention.q_proj, gains.query
+    yield attention.k_proj, gains.key
+    yield attention.v_proj, gains.value
+    yield attention.out_proj, gains.output
 
 
 @torch.no_grad()

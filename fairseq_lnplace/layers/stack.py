@@ -29,6 +29,7 @@ class StackSpec:
         layers: the number of each layer counted from 1 in the model as it was trained; pruning leaves gaps.
         encoder_layers, decoder_layers: the depths N and M of the model as it was trained; 0 for a missing stack.
         norm_type: the kind of the norms.
+        cross: whether decoder layers attend to an encoder.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class StackSpec:
         encoder_layers: int,
         decoder_layers: int,
         norm_type: str,
+        cross: bool = True,
     ) -> None:
         self.placement, self.options, self.norm_type = placement, options, norm_type
-        self.positions = [Position(side, layer, encoder_layers, decoder_layers) for layer in layers]
+        self.positions = [Position(side, layer, encoder_layers, decoder_layers, cross) for layer in layers]
         slots = [s for position in self.positions for s in placement.at(position, options).slots]
         profiled = any(s.skip_scale.profiled for s in slots)
         self.profile = Profile(int(options["admin_profile_batches"])) if profiled else None

@@ -36,6 +36,41 @@ TRANSFORMER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+def lm_size(dim: int, ffn: int, heads: int, layers: int, **others: Any) -> dict[str, Any]:
+    """Return the preset of a decoder-only model."""
+    return {
+        "decoder_embed_dim": dim,
+        "decoder_ffn_embed_dim": ffn,
+        "decoder_attention_heads": heads,
+        "decoder_layers": layers,
+        **others,
+    }
+
+
+LM_SIZES: dict[str, dict[str, Any]] = {
+    "": lm_size(512, 2048, 8, 6),
+    "_tiny": lm_size(128, 512, 4, 3),
+    "_gpt2_small": lm_size(1024, 4096, 16, 24, dropout=0.1, attention_dropout=0.1, activation_fn="gelu"),
+}
+
+
+def bert_size(dim: int, ffn: int, heads: int, layers: int) -> dict[str, Any]:
+    """Return the preset of an encoder-only model."""
+    return {
+        "encoder_embed_dim": dim,
+        "encoder_ffn_embed_dim": ffn,
+        "encoder_attention_heads": heads,
+        "encoder_layers": layers,
+    }
+
+
+BERT_SIZES: dict[str, dict[str, Any]] = {
+    "": bert_size(768, 3072, 12, 12),
+    "_base": bert_size(768, 3072, 12, 12),
+    "_tiny": bert_size(128, 512, 4, 3),
+}
+
+
 def fill_in(cfg: Any, preset: Mapping[str, Any]) -> None:
     """Fill in what the user left open in ``cfg`` (a Namespace or a DictConfig), in place."""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():

@@ -29,6 +29,7 @@ class Method:
         norm_type, decoder_norm_type: the kinds of the norms.
         encoder_depth, decoder_depth: the depths N and M the model was trained with; 0 for a missing stack.
         encoder_layers, decoder_layers: the layers that are kept of them, each counted from 1.
+        cross: whether decoder layers attend to an encoder.
     """
 
     placement: Placement
@@ -39,6 +40,7 @@ class Method:
     decoder_depth: int
     encoder_layers: tuple[int, ...]
     decoder_layers: tuple[int, ...]
+    cross: bool
 
     @classmethod
     def from_config(cls, cfg: Any, encoder_layers: int, decoder_layers: int) -> Method:
@@ -58,7 +60,8 @@ class Method:
         placement = placement.resolved(options)
         norm_type, decoder_norm_type = norm_types(cfg, has_decoder=decoder_layers > 0)
         depths, kept = trained_layers(cfg, encoder_layers, decoder_layers)
-        return cls(placement, options, norm_type, decoder_norm_type, *depths, *kept)
+        cross = encoder_layers > 0 and decoder_layers > 0 and not getattr(cfg, "no_cross_attention", None)
+        return cls(placement, options, norm_type, decoder_norm_type, *depths, *kept, cross)
 
     def stack(self, side: Side) -> StackSpec:
         """Return what the encoder or the decoder is built from."""
@@ -71,6 +74,7 @@ class Method:
             self.encoder_depth,
             self.decoder_depth,
             self.norm_type if encoder else self.decoder_norm_type,
+            self.cross,
         )
 
     @property
@@ -173,10 +177,14 @@ class MethodModel(nn.Module):
         """Load a checkpoint's weights, as fairseq does.
 
         Raises:
-            LnplaceError: it was trained with another placement, depth convention or norm type.
+            LnplaceError: it was trained with another placement, depth convention or norm type, or does not fit.
         """
         check_same_method(self.method, state_dict)
-        return super().load_state_dict(state_dict, strict, model_cfg, args)  # type: ignore[arg-type, call-arg]
+        try:
+            return super().load_state_dict(state_dict, strict, model_cfg, args)  # type: ignore[arg-type, call-arg]
+        except RuntimeError as error:  # torch's list of every key and shape that does not fit
+            first = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+            raise LnplaceError(f"`checkpoint` must fit the model, but does not: {first}") from error
 
 
 def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
@@ -197,4 +205,4 @@ def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
 
 
 IDENTITY = "placement"
-FINAL_NORM_KEYS = ("encoder.layer_norm.weight", "decoder.layer_norm.weight")
+FINAL_NORM_KEYS = ("encoder.layer_norm.weight", "decoder.layer_norm.weight", "encoder.sentence_encoder.layer_norm.weight")

@@ -10,6 +10,7 @@ from typing import Any, List, Optional, Tuple
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
 from fairseq_lnplace.layers.initialisation import INITS
 from fairseq_lnplace.layers.norm import NORM_TYPES
@@ -19,10 +20,15 @@ Fields = List[Tuple[str, Any, Any]]
 
 # fairseq parses these as lists but then splits them as text
 TEXT_FIELDS = ("encoder_layers_to_keep", "decoder_layers_to_keep")
+# these follow the embedding dimension where they are open
+DIMENSIONS = ("decoder_input_dim", "decoder_output_dim")
 
 
 def flat_fields(config: type, prefix: str = "") -> Fields:
-    """Return the fields of a nested fairseq dataclass as a flat list with prefixed names and None for defaults."""
+    """Return the fields of a nested fairseq dataclass as a flat list, with prefixed names and None for defaults.
+
+    A default that refers to another part of the configuration ("${task.…}") stays.
+    """
     flat: Fields = []
     for each in fields(config):
         name = prefix + each.name
@@ -31,13 +37,13 @@ def flat_fields(config: type, prefix: str = "") -> Fields:
         if is_dataclass(each.type):
             flat += flat_fields(each.type, name + "_")
             continue
-        kind = Optional[str] if name in TEXT_FIELDS else Optional[each.type]
         metadata = dict(each.metadata)
+        if isinstance(each.default, str) and each.default.startswith("${") and name not in DIMENSIONS:
+            flat.append((name, each.type, field(default=each.default, metadata=metadata)))
+            continue
         metadata.setdefault("help", f"fairseq's {name}")
-        if each.type is bool:
-            flat.append((name, bool, field(default=False, metadata=metadata)))
-        else:
-            flat.append((name, kind, field(default=None, metadata=metadata)))
+        kind = Optional[str] if name in TEXT_FIELDS else Optional[each.type]
+        flat.append((name, kind, field(default=None, metadata=metadata)))
     return flat
 
 
@@ -58,18 +64,48 @@ def our_fields() -> Fields:
             field(default=None, metadata={"help": "of a pruned model: the depths and layers it was trained with (kept by itself)"}),
         ),
     ]
-    for name, option in METHOD_OPTIONS.items():
-        if option.kind is bool:
-            added.append((name, bool, field(default=False, metadata={"help": option.help})))
-        else:
-            added.append((name, Optional[option.kind], field(default=None, metadata={"help": option.help})))
+    added += [
+        (name, Optional[option.kind], field(default=None, metadata={"help": option.help}))
+        for name, option in METHOD_OPTIONS.items()
+    ]
     return added
 
 
-TransformerLNPlaceConfig = make_dataclass(
+def flat_config(name: str, doc: str, all_fields: Fields) -> type:
+    """Return a flat dataclass of fairseq's kind."""
+    config = make_dataclass(name, all_fields + our_fields(), bases=(FairseqDataclass,))
+    config.__module__, config.__doc__ = __name__, doc
+    return config
+
+
+TransformerLNPlaceConfig = flat_config(
     "TransformerLNPlaceConfig",
-    flat_fields(TransformerConfig) + our_fields(),
-    bases=(FairseqDataclass,),
+    "Every option of stock `transformer`, flat, and this package's own.",
+    flat_fields(TransformerConfig),
 )
-TransformerLNPlaceConfig.__module__ = __name__
-TransformerLNPlaceConfig.__doc__ = "Every option of stock `transformer`, flat, and this package's own."
+
+TransformerLMLNPlaceConfig = flat_config(
+    "TransformerLMLNPlaceConfig",
+    "Every option of stock `transformer_lm`, and this package's own.",
+    flat_fields(TransformerLanguageModelConfig),
+)
+
+# stock's options of `roberta` are no dataclass; those that it does not share with `transformer`:
+BERT_FIELDS: Fields = [
+    ("max_positions", Optional[int], field(default=None, metadata={"help": "number of positional embeddings"})),
+    ("pooler_activation_fn", Optional[str], field(default=None, metadata={"help": "activation of classification heads"})),
+    ("pooler_dropout", Optional[float], field(default=None, metadata={"help": "dropout of classification heads"})),
+    ("load_checkpoint_heads", Optional[bool], field(default=None, metadata={"help": "load a checkpoint's heads too"})),
+    ("untie_weights_roberta", Optional[bool], field(default=None, metadata={"help": "untie embedding and output"})),
+    (
+        "spectral_norm_classification_head",
+        Optional[bool],
+        field(default=None, metadata={"help": "spectral normalisation of the classification heads' output"}),
+    ),
+]
+
+BertLNPlaceConfig = flat_config(
+    "BertLNPlaceConfig",
+    "The options of stock `roberta`, and this package's own.",
+    [each for each in flat_fields(TransformerConfig) if "decoder" not in each[0] and "adaptive" not in each[0]] + BERT_FIELDS,
+)

@@ -30,6 +30,7 @@ class Position:
     layer: int
     encoder_layers: int
     decoder_layers: int
+    cross: bool = True
 
     @property
     def layers(self) -> int:
@@ -44,7 +45,7 @@ class Position:
     @property
     def sublayers(self) -> int:
         """The number of sub-layers of the layer's own stack: 3 a layer where there is cross-attention, else 2."""
-        return self.layers * (3 if self.side == "decoder" and not self.single_stack else 2)
+        return self.layers * (3 if self.side == "decoder" and self.cross and not self.single_stack else 2)
 
 
 Constant = Callable[[Position, Options], float]
