@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_lnplace.checkpoints import model_identity, model_options
+from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file
@@ -54,9 +54,9 @@ def average(paths: Sequence[Path], output: Path) -> None:
         if not position:
             sums = {name: weight.double() for name, weight in weights.items() if weight.is_floating_point()}
             shapes = {name: weight.shape for name, weight in weights.items()}
-            identity = model_identity(model_options(state))
+            identity = model_identity(options(state, "model"))
             continue
-        if (other := model_identity(model_options(state))) != identity:
+        if (other := model_identity(options(state, "model"))) != identity:
             raise LnplaceError(
                 f"All checkpoints must be of one model, but {paths[0]} is of {_told(identity)} "
                 f"and {path} of {_told(other)}"

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["model_identity", "model_options"]
+from fairseq_lnplace.errors import LnplaceError
+
+__all__ = ["model_identity", "options"]
 
 
-def model_identity(model: object) -> dict[str, str]:
-    """Return what says which model weights are for: the registered name, the architecture, the placement.
+def options(state: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return the options of a group ("model", "task") out of a checkpoint of today's form, or all out of an old one's.
 
-    Args:
-        model: the model's options as a checkpoint holds them, a mapping or a namespace.
+    Raises:
+        LnplaceError: the checkpoint holds no options.
     """
-    options = model if isinstance(model, Mapping) else vars(model)
-    return {
-        key.lstrip("_"): str(options[key]) for key in ("_name", "arch", "placement") if options.get(key) is not None
-    }
+    found = state.get("args") or (state.get("cfg") or {}).get(group)
+    if found is None:
+        raise LnplaceError(f"The checkpoint is not one that fairseq-train wrote: it holds no options of the {group}")
+    return dict(found) if isinstance(found, Mapping) else vars(found)
 
 
-def model_options(state: Mapping[str, Any]) -> object:
-    """Return the model's options out of a checkpoint of today's form or the old one."""
-    return state["args"] if state.get("args") is not None else state["cfg"]["model"]
+def model_identity(model: Mapping[str, Any]) -> dict[str, str]:
+    """Return what says which model weights are for: the registered name, the architecture, the placement."""
+    return {key.lstrip("_"): str(model[key]) for key in ("_name", "arch", "placement") if model.get(key) is not None}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_lnplace.checkpoints import model_identity
+from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.corpus.prepare import read_lines
 from fairseq_lnplace.errors import LnplaceError, must_be
@@ -85,6 +85,7 @@ class Translator:
     model: Any
     cfg: Any
     task: Any
+    identity: dict[str, str]
     device: str
 
     @classmethod
@@ -96,9 +97,12 @@ class Translator:
         """
         from fairseq import checkpoint_utils
 
+        state = load_checkpoint(checkpoint)
+        identity = model_identity(options(state, "model"))
+        if "target_lang" not in options(state, "task"):
+            raise must_be("--checkpoint", "of a translation model", f"of {identity}")
         if not any(data.glob("dict.*.txt")):
             raise must_be("--data", "a folder that `lnplace prepare` or fairseq-preprocess made", data)
-        load_checkpoint(checkpoint)  # refuses in one sentence what fairseq would refuse in many
         try:
             # BLEU during training is switched off: it would ask for that run's tokeniser.
             (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -106,13 +110,11 @@ class Translator:
             )
         except (RuntimeError, FileNotFoundError) as error:
             raise LnplaceError(f"{checkpoint} does not fit {data}: {' '.join(str(error).split())[:300]}") from error
-        if not hasattr(cfg.task, "target_lang"):
-            raise must_be("--checkpoint", "of a translation model", f"of the task {cfg.task._name}")
         cuda = torch.cuda.is_available() and not cpu
         if cuda:
             model.cuda()
         model.prepare_for_inference_(cfg)
-        return cls(model, cfg, task, torch.cuda.get_device_name() if cuda else "cpu")
+        return cls(model, cfg, task, identity, torch.cuda.get_device_name() if cuda else "cpu")
 
     def translate(self, subset: str, decoding: Decoding) -> list[str]:
         """Return the detokenised translations of a split in the corpus' order.
@@ -186,7 +188,7 @@ def evaluate(
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
         "checkpoint": str(checkpoint),
-        "model": model_identity(translator.cfg.model),
+        "model": translator.identity,
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
         "decoding": asdict(decoding),
         "device": translator.device,

@@ -47,7 +47,8 @@ def test_sentences(text: str, expected: list[str]) -> None:
 
 def test_pairs_by_id_and_by_sentence_where_the_counts_agree(tmp_path: Path) -> None:
     german = page(
-        tmp_path / "de.html", '<p id="par_id1">Eins. Zwei.</p><p id="par_id2">A. Eins. Zwei.</p><p id="par_id3">Nur.</p>'
+        tmp_path / "de.html",
+        '<p id="par_id1">Eins. Zwei.</p><p id="par_id2">A. Eins. Zwei.</p><p id="par_id3">Nur.</p>',
     )
     english = page(
         tmp_path / "en.html", '<p id="par_id2">All in one.</p><p id="par_id1">One. Two.</p><p id="par_id4">Only.</p>'
@@ -68,7 +69,7 @@ def test_a_page_stands_in_one_split(tmp_path: Path) -> None:
     splits = corpus(tmp_path, Filter())
     assert sum(map(len, splits.values())) == 300
     assert {pair for pairs in splits.values() for pair in pairs} == {
-        Pair(f'Das ist der Satz {"n" * number}', f'This is the sentence {"m" * number}') for number in range(1, 301)
+        Pair(f"Das ist der Satz {'n' * number}", f"This is the sentence {'m' * number}") for number in range(1, 301)
     }
     assert 0 < len(splits["test"]) < 30
     assert 0 < len(splits["valid"]) < 30

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,7 +78,11 @@ def spoil(folder: Path, name: str, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.de", b"only one line\n", "Both sides must have as many lines, but .*train.de has 1 and .*train.en has 20"),
+        (
+            "train.de",
+            b"only one line\n",
+            "Both sides must have as many lines, but .*train.de has 1 and .*train.en has 20",
+        ),
         ("valid.en", b"", r"valid.en is empty"),
         ("test.de", b"one\n \t\nthree\n", "Every line must hold a sentence, but line 2 of .*test.de is empty"),
         ("train.en", "Grüße\n".encode("latin-1"), "Text must be UTF-8, but .*train.en is not, after line 0"),
@@ -97,7 +100,7 @@ def test_faulty_text_is_refused_and_nothing_written(text: Path, name: str, conte
 def test_a_line_of_invisible_signs_is_refused_and_nothing_written(text: Path) -> None:
     lines = (text / "test.de").read_text(encoding="utf-8").splitlines()
     spoil(text, "test.de", "\n".join(["\N{ZERO WIDTH SPACE}", *lines[1:]]).encode())
-    with pytest.raises(LnplaceError, match="line 1 of .*test.de has only invisible signs"):
+    with pytest.raises(LnplaceError, match=r"line 1 of .*test.de has only invisible signs"):
         prepare(settings(text), text.parent / "dest")
     assert [path.name for path in text.parent.iterdir()] == ["text"]
 
@@ -140,7 +143,7 @@ def test_odd_white_space_line_ends_and_a_byte_order_mark(text: Path) -> None:
     lines = (text / "train.de").read_text(encoding="utf-8").splitlines()
     lines[1] = "Mit\u2028Zeilentrenner,\x0cSeitenvorschub,\x85NEL und\rWagenrücklauf."
     spoil(text, "train.de", b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
-    assert list(read_lines(text / "train.de"))[0] == lines[0]
+    assert next(read_lines(text / "train.de")) == lines[0]
     dest = text.parent / "dest"
     prepare(settings(text), dest)
     kept = (dest / "raw" / "train.de").read_bytes().decode().split("\n")
@@ -158,7 +161,17 @@ def test_odd_white_space_line_ends_and_a_byte_order_mark(text: Path) -> None:
 def test_the_command_prints_counts_and_leaves_an_existing_folder_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["prepare", "--source-lang", "de", "--target-lang", "en", "--vocab-size", "150", "--dest", str(tmp_path / "d")]
+    argv = [
+        "prepare",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+        "--vocab-size",
+        "150",
+        "--dest",
+        str(tmp_path / "d"),
+    ]
     argv += [word for split in ("train", "valid", "test") for word in (f"--{split}", str(TOY / split))]
     assert main(argv) == 0
     out, err = capsys.readouterr()

@@ -7,6 +7,12 @@ from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.files import new_file, new_folder, write_json
 
 
+def interrupt(path: Path) -> None:
+    """Write half of something, then do as Ctrl-C does."""
+    path.write_text("half")
+    raise KeyboardInterrupt
+
+
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "sub" / "a.txt"
     with new_file(target) as partial:
@@ -14,8 +20,7 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
         assert not target.exists()
     assert target.read_text() == "new"
     with pytest.raises(KeyboardInterrupt), new_file(target) as partial:
-        partial.write_text("half")
-        raise KeyboardInterrupt
+        interrupt(partial)
     assert target.read_text() == "new"
     assert [path.name for path in target.parent.iterdir()] == ["a.txt"]
 
@@ -23,8 +28,7 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "made"
     with pytest.raises(KeyboardInterrupt), new_folder("--dest", target) as folder:
-        (folder / "x").write_text("half")
-        raise KeyboardInterrupt
+        interrupt(folder / "x")
     assert not list(tmp_path.iterdir())
     target.mkdir()  # an empty one is filled
     with new_folder("--dest", target) as folder:
