@@ -15,6 +15,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_lnplace" / "__init
 # root, so it holds for this Python alone, and the wheel's tag says so.
 SITE_PACKAGES = os.path.relpath(sysconfig.get_path("purelib"), sysconfig.get_path("data"))
 
+
 class WithDataFiles(Distribution):
     """setuptools' editable install asks for `has_data`, a name that distutils never had, and skips the data files."""
 
