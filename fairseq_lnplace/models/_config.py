@@ -17,8 +17,8 @@ DEFAULTS = {"placement": "preln_final", "norm_type": "layernorm", "init": "xavie
 
 
 def open_fields(flat: type) -> dict[str, Any]:
-    """Return the options of the dataclass ``flat`` with their defaults, for a Namespace or an old checkpoint without."""
-    return {each.name: each.default for each in fields(flat) if each.name != "_name"}
+    """Return every option of the dataclass ``flat`` as left open: a Namespace, or an old checkpoint, may lack some."""
+    return dict.fromkeys(each.name for each in fields(flat) if each.name != "_name")
 
 
 def nested_config(cfg: Any, flat: type, method: Method) -> TransformerConfig:

@@ -12,7 +12,7 @@ from torch import nn
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.layers.stack import TransformerEncoder
 from fairseq_lnplace.models._architectures import BERT_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config
+from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import BertLNPlaceConfig
 
@@ -95,7 +95,7 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
 
 def resolve(cfg: Any, task: Any) -> None:
     """Fill in what a flat configuration (Namespace or DictConfig) leaves open, in place."""
-    fill_in(cfg, {**BERT_SIZES[""], **DEFAULTS, **BERT_DEFAULTS})
+    fill_in(cfg, {**open_fields(BertLNPlaceConfig), **BERT_SIZES[""], **DEFAULTS, **BERT_DEFAULTS})
     positions = getattr(cfg, "max_positions", None) or getattr(task.cfg, "tokens_per_sample", None) or task.max_positions()
     fill_in(cfg, {"max_positions": positions, "max_source_positions": positions})
 

@@ -13,7 +13,7 @@ from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.layers.stack import TransformerDecoder
 from fairseq_lnplace.models._architectures import LM_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config
+from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig
 
@@ -86,7 +86,7 @@ def build_embedding(cfg: Any, task: Any) -> nn.Module:
 
 def resolve(cfg: Any) -> None:
     """Fill in what a flat configuration (Namespace or DictConfig) leaves open, in place."""
-    fill_in(cfg, {**LM_SIZES[""], **DEFAULTS})
+    fill_in(cfg, {**open_fields(TransformerLMLNPlaceConfig), **LM_SIZES[""], **DEFAULTS})
     dims = {"decoder_input_dim": cfg.decoder_embed_dim, "decoder_output_dim": cfg.decoder_embed_dim}
     fill_in(cfg, {**dims, "max_target_positions": getattr(cfg, "tokens_per_sample", None) or 1024})
 

@@ -72,8 +72,8 @@ class TransformerLNPlaceModel(MethodModel, TransformerModelBase):  # type: ignor
 
 def resolve(cfg: Any) -> None:
     """Fill in what a flat configuration (Namespace or DictConfig) leaves open, in place."""
-    fill_in(cfg, {**TRANSFORMER_SIZES[""], **DEFAULTS, "max_source_positions": 1024, "max_target_positions": 1024})
-    fill_in(cfg, open_fields(TransformerLNPlaceConfig))
+    positions = {"max_source_positions": 1024, "max_target_positions": 1024}
+    fill_in(cfg, {**open_fields(TransformerLNPlaceConfig), **TRANSFORMER_SIZES[""], **DEFAULTS, **positions})
     fill_in(cfg, {f"decoder_{name}": getattr(cfg, f"encoder_{name}") for name in DECODER_FOLLOWS_ENCODER})
     dims = {"decoder_input_dim": cfg.decoder_embed_dim, "decoder_output_dim": cfg.decoder_embed_dim}
     fill_in(cfg, dims)
