@@ -1,0 +1,120 @@
+"""scripts/prepare_demo.sh on two small packages of our own, and with the generator; nothing is downloaded."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = "<html><body><div id='DisplayArea'>{}</div></body></html>"
+
+pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "lnplace").exists(), reason="lnplace is not installed")
+
+
+def prepare_demo(*options: str, cwd: Path, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LNPLACE_VENV": sys.prefix, "PATH": path, "TMPDIR": str(cwd)}
+    command = [shutil.which("bash") or "bash", str(ROOT / "scripts" / "prepare_demo.sh"), *options]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packages with the real ones' names and layout, whose text is the toy corpus: 10 pairs a page."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("dpkg-deb is not here")
+    folder = tmp_path_factory.mktemp("packages")
+    for language, package, name in (("de", "de", "de"), ("en", "en-us", "en-US")):
+        build = folder / package
+        text = build / "usr/share/libreoffice/help" / name / "text"
+        text.mkdir(parents=True)
+        lines = (ROOT / "data/toy" / f"train.{language}").read_text(encoding="utf-8").splitlines()
+        for start in range(0, len(lines), 10):
+            body = "".join(f"<p id='par_id{i}'>{line}</p>" for i, line in enumerate(lines[start : start + 10]))
+            (text / f"{start}.html").write_text(PAGE.format(body), encoding="utf-8")
+        (build / "DEBIAN").mkdir()
+        (build / "DEBIAN" / "control").write_text(
+            f"Package: libreoffice-help-{package}\nVersion: 1\nArchitecture: all\nMaintainer: none\nDescription: none\n"
+        )
+        target = folder / f"libreoffice-help-{package}_1_all.deb"
+        subprocess.run(["dpkg-deb", "--build", build, target], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_packages_become_data_once(packages: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "with space" / "demo"
+    options = ["--packages", str(packages), "--vocab-size", "150", "--dest", str(dest)]
+    done = prepare_demo(*options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{dest}\n"
+    manifest = json.loads((dest / "prepared.json").read_text())
+    assert manifest["note"] == "LibreOffice help, 3 to 50 words"
+    assert sum(counts["pairs"] for counts in manifest["counts"].values()) == 460
+    assert [path.name for path in tmp_path.iterdir()] == ["with space"], "the scratch folder must go"
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again = prepare_demo(*options, cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, f"{dest}\n")
+    other = prepare_demo(*options, "--max-words", "9", cwd=tmp_path)
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "was made with other settings" in other.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_a_failure_leaves_nothing(packages: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "demo"
+    done = prepare_demo("--packages", str(packages), "--vocab-size", "1000000", "--dest", str(dest), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "`--vocab-size` must be at most" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "LNPLACE_VENV": sys.prefix, "TMPDIR": str(tmp_path)}
+    command = ["bash", str(ROOT / "scripts/prepare_demo.sh"), "--generated", "--dest", str(tmp_path / "out" / "demo")]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/.demo.*.partial")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to the shell and what it runs
+    assert process.wait(timeout=60) != 0
+    assert [path for path in tmp_path.rglob("*") if path != tmp_path / "out"] == []
+
+
+@pytest.mark.slow
+def test_without_apt_the_text_is_generated_and_named_so(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "basename", "grep", "mktemp", "rm", "cat"):
+        (tools / tool).symlink_to(shutil.which(tool) or tool)
+    dest = tmp_path / "made"
+    done = prepare_demo("--max-words", "20", "--dest", str(dest), cwd=tmp_path, path=str(tools))
+    assert done.returncode == 0, done.stderr
+    assert "no apt here" in done.stderr
+    manifest = json.loads((dest / "prepared.json").read_text())
+    assert manifest["note"] == "synthetic text, 3 to 20 words"
+    assert manifest["counts"]["train"]["pairs"] == 27600
+
+
+def test_wrong_options_are_told(tmp_path: Path) -> None:
+    for options, message in (
+        (["--max-word", "9"], "--max-word is not one of the options"),
+        (["--dest"], "--dest needs a value"),
+        (["--packages", str(tmp_path)], "does not hold the packages"),
+    ):
+        done = prepare_demo(*options, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert prepare_demo("--help", cwd=tmp_path).returncode == 0
