@@ -1,0 +1,163 @@
+"""The quick start: Pre-LN without warm-up against Post-LN without and with it, on one machine, within minutes.
+
+    python -m fairseq_lnplace.experiments.quickstart --data DIR [--fast] [-- FAIRSEQ-TRAIN-OPTIONS]
+
+`scripts/quickstart.sh` makes the data and calls this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.experiments.grid import read_grid
+from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
+from fairseq_lnplace.experiments.runner import Run, plan, run_all
+from fairseq_lnplace.experiments.training_log import read_log
+from fairseq_lnplace.files import new_file, write_json
+from fairseq_lnplace.versions import versions
+
+__all__ = ["main"]
+
+GRID = Path(__file__).with_name("quickstart.yaml")
+PARTS = 1000  # of a run, in the progress bar
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, of which what follows ``--`` is left for fairseq-train."""
+    options = argparse.ArgumentParser(prog="quickstart", description=__doc__.split("\n")[0] if __doc__ else None)
+    options.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder that `lnplace prepare` made")
+    options.add_argument("--dest", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="for the results")
+    options.add_argument("--fast", action="store_true", help="fewer updates, no BLEU")
+    options.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one"
+    )
+    options.add_argument("--jobs", type=int, default=3, metavar="N", help="models trained side by side")
+    options.add_argument("--threads", type=int, metavar="N", help="of each; default: the machine's, shared out")
+    options.add_argument("--dry-run", action="store_true", help="print the commands, do nothing")
+    options.epilog = "What follows -- is added to every fairseq-train command, for example: -- --lr 1e-3"
+    return options
+
+
+def device_options(device: str) -> tuple[str, ...]:
+    """Return fairseq-train's options for a device.
+
+    Raises:
+        LnplaceError: a GPU is asked for where there is none.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise must_be("--device", "cpu or auto on a machine without a GPU", device)
+    if device == "cpu" or not torch.cuda.is_available():
+        return ("--cpu",)
+    return ("--fp16",)
+
+
+def describe(data: Path) -> str:
+    """Return what the data is, in a few words."""
+    manifest = json.loads((data / "prepared.json").read_text(encoding="utf-8"))
+    pairs = manifest["counts"]["train"]["pairs"]
+    return f"{manifest['source_lang']}-{manifest['target_lang']}, {manifest['note'] or data.name}: {pairs:,} pairs"
+
+
+def parts(run: Run) -> int:
+    """Return how many of its PARTS a run has done."""
+    return round(PARTS * run.progress())
+
+
+def watch(runs: Sequence[Run], dest: Path, jobs: int, threads: int, console: Console) -> None:
+    """Run everything under a progress bar for each model and one, with the time left, for all."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[note]}"))
+    remaining = TimeRemainingColumn(elapsed_when_finished=True)
+    with Progress(*columns, remaining, console=console, speed_estimate_period=120) as bars:
+        tasks = [bars.add_task(run.cell.title, total=PARTS, completed=parts(run), note="") for run in runs]
+        done = sum(parts(run) for run in runs)
+        everything = bars.add_task("all", total=PARTS * len(runs), completed=done, note="time left")
+
+        def show() -> None:
+            for task, run in zip(tasks, runs, strict=True):
+                valid = read_log(run.train_log, tail=10_000).valid
+                loss = f", loss {valid[-1]['loss']:.2f}" if valid else ""
+                bars.update(task, completed=parts(run), note=run.state + loss)
+            bars.update(everything, completed=sum(parts(run) for run in runs))
+
+        run_all(runs, dest, jobs, threads, show)
+
+
+def report(runs: Sequence[Run], data: Path, dest: Path, threads: int, console: Console) -> None:
+    """Write results.json, results.md and the picture; print the table."""
+    records = [record_of(run) for run in runs]
+    caption = describe(data)
+    write_json(
+        dest / "results.json",
+        {
+            "data": caption,
+            "threads": threads,
+            "versions": versions("fairseq", "torch", "sacrebleu"),
+            "command": shlex.join(["bash", "scripts/quickstart.sh", *sys.argv[1:]]),
+            "runs": records,
+        },
+    )
+    with new_file(dest / "results.md") as partial:
+        partial.write_text(markdown(records), encoding="utf-8")
+    draw(records, caption, dest)
+    signatures = {signature for record in records for score in record["scores"] for signature in score["signatures"]}
+    console.print(table(records, "\n".join([caption, *sorted(signatures)])))
+    console.print(f"results.json, results.md, curves.png and curves.svg are in {dest}", soft_wrap=True)
+
+
+def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
+    """Train, evaluate and show.
+
+    Raises:
+        LnplaceError: an option or the data is wrong, or a model could not be trained or evaluated.
+    """
+    console = Console()
+    for name in ("jobs", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise must_be(f"--{name}", "at least 1", value)
+    grid = read_grid(GRID, "fast" if args.fast else "full", (*device_options(args.device), *extra))
+    data = args.data.resolve()
+    dest = args.dest.resolve()
+    runs = plan(grid, data, dest)
+    if args.dry_run:
+        for run in runs:
+            print(shlex.join(run.train_command()))
+        return
+    threads = args.threads or max(1, len(os.sched_getaffinity(0)) // min(args.jobs, len(runs)))
+    start = time.monotonic()
+    watch(runs, dest, args.jobs, threads, console)
+    report(runs, data, dest, threads, console)
+    console.print(f"{(time.monotonic() - start) / 60:.1f} minutes")
+    if errors := [run.error for run in runs if run.error]:
+        raise LnplaceError("; ".join(errors))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the quick start; return the exit status (130 after Ctrl-C)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    split = words.index("--") if "--" in words else len(words)
+    try:
+        quickstart(parser().parse_args(words[:split]), words[split + 1 :])
+    except LnplaceError as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("quickstart: stopped; the same command continues", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

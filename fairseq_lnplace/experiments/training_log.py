@@ -1,0 +1,85 @@
+"""What a training has logged, read back from the file that `fairseq-train --log-format json` wrote."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["TrainingLog", "last_line", "read_log"]
+
+_LINE = re.compile(r" \| (train_inner|train|valid) \| (\{.*\})$")
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """Rows in the order of their updates; a stretch that was trained twice, after an interruption, counts once.
+
+    Losses are fairseq's: in bits a token. ``epoch`` counts from 0 and has fractions.
+
+    Attributes:
+        inner: ``epoch, updates, loss, nll_loss, ppl, lr, gnorm, …`` every few updates.
+        valid: ``epoch, updates, loss, nll_loss, ppl, …`` at each validation.
+        seconds: spent on the updates of ``inner``, without validation and start.
+    """
+
+    inner: list[Row]
+    valid: list[Row]
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the training's or the validation's last loss is not a number, or infinite."""
+        return any(rows and not math.isfinite(rows[-1]["loss"]) for rows in (self.inner, self.valid))
+
+
+def _row(record: dict[str, object], prefix: str = "") -> Row:
+    """Return a logged record's numbers, without the prefix that fairseq gives the names at an epoch's end."""
+    row: Row = {}
+    for name, value in record.items():
+        try:
+            row[name.removeprefix(prefix)] = float(str(value))
+        except ValueError:
+            continue
+    row["updates"] = row.pop("num_updates", 0.0)
+    return row
+
+
+def _text(path: Path, tail: int | None = None) -> str:
+    """Return a log's text, or its last ``tail`` bytes' (the first line may then be cut); nothing if there is none."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        if tail is not None:
+            file.seek(max(0, path.stat().st_size - tail))
+        return file.read().decode("utf-8", errors="replace")
+
+
+def read_log(path: Path, tail: int | None = None) -> TrainingLog:
+    """Return what the log holds, or only what its last ``tail`` bytes hold; nothing if there is none yet."""
+    rows: dict[str, dict[float, Row]] = {"train_inner": {}, "train": {}, "valid": {}}
+    for line in _text(path, tail).split("\n"):
+        if match := _LINE.search(line):
+            kind, record = match[1], json.loads(match[2])
+            row = _row(record, "" if kind == "train_inner" else f"{kind}_")
+            for later in [updates for updates in rows[kind] if updates > row["updates"]]:
+                del rows[kind][later]  # the training has gone back to a checkpoint before these
+            rows[kind][row["updates"]] = row
+    inner, ends, valid = (list(by_updates.values()) for by_updates in rows.values())
+    for row in inner:
+        row["epoch"] = row.pop("update")
+    # A validation's record says in which epoch it fell, not how far into it.
+    known = next((row for row in (*reversed(ends), *reversed(inner)) if row["updates"]), {"epoch": 0.0, "updates": 1.0})
+    for row in valid:
+        row["epoch"] = row["updates"] * known["epoch"] / known["updates"]
+    return TrainingLog(inner, valid, sum(row["train_wall"] for row in inner))
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that is not empty: after a failure, the exception's message."""
+    lines = _text(path, tail=10_000).split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was logged")
