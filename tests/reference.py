@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -313,7 +314,7 @@ def preln_layer(layer: Layer, x: Tensor) -> Tensor:
 def admin_layer(layer: Layer, x: Tensor) -> Tensor:
     """Liu et al. 2020: x ← LN(ω ⊙ x + F(x)), ω profiled."""
     for P, F in layer.branches:
-        omega = layer[f"{P}_layer_norm.skip_start"] + layer[f"{P}_layer_norm.skip_scale"]
+        omega = layer[f"{P}_layer_norm.profiled_skip"] + layer[f"{P}_layer_norm.skip_scale"]
         x = layer.norm(f"{P}_layer_norm", omega * x + F(x))
     return x
 
@@ -406,7 +407,7 @@ def tfixup_layer(layer: Layer, x: Tensor) -> Tensor:
 
 def mixln_layer(layer: Layer, x: Tensor) -> Tensor:
     """Li et al. 2025: the first ⌊aL⌋ layers Post-LN, the others Pre-LN."""
-    post = math.floor(layer.stack.config.mixln_post_fraction * layer.stack.depth)
+    post = math.floor(Fraction(str(layer.stack.config.mixln_post_fraction)) * layer.stack.depth)
     return postln_layer(layer, x) if layer.number <= post else preln_layer(layer, x)
 
 
@@ -457,7 +458,7 @@ def keel_layer(layer: Layer, x: Tensor) -> Tensor:
     """Chen and Wei 2026: x ← LN(α x + F(LN x)), α the number of the stack's sub-layers."""
     alpha = layer.skip_constant("keel")
     for P, F in layer.branches:
-        x = layer.norm(f"{P}_layer_norm.add_norm", alpha * x + F(layer.norm(f"{P}_layer_norm", x)))
+        x = layer.norm(f"{P}_layer_norm.second_add_norm", alpha * x + F(layer.norm(f"{P}_layer_norm", x)))
     return x
 
 
@@ -612,11 +613,11 @@ def parameters(
             if method in ("sandwich", "periln", "respostnorm") or (method == "normformer" and P == "self_attn"):
                 norm(f"{place}.out_norm")
             if method == "keel":
-                norm(f"{place}.add_norm")
+                norm(f"{place}.second_add_norm")
             if method in ("admin", "admin_analytic") or (method == "normformer" and P == "final"):
                 shapes[f"{place}.skip_scale"] = (width,)
             if method == "admin":
-                shapes[f"{place}.skip_start"] = (1,)
+                shapes[f"{place}.profiled_skip"] = (1,)
             if method == "layerscale":
                 shapes[f"{place}.branch_scale"] = (width,)
         if method == "subln":

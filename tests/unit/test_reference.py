@@ -256,10 +256,10 @@ def test_norms_over_tokens_leave_padding_out(norm_type: str) -> None:
 
 def test_scaled_post_ln_reduces_to_post_ln_and_to_each_other() -> None:
     admin = random_state("admin", "encoder")
-    plain = {name: t for name, t in admin.items() if "skip_" not in name}
+    plain = {name: t for name, t in admin.items() if "skip_scale" not in name and "profiled_skip" not in name}
     alpha, omega = oracle.deepnorm("encoder", 3, 3)[0], oracle.admin_analytic("encoder", 3, 3)
     expected = encode("postln", state=plain)
-    assert_close(encode("admin", state=set_all(set_all(admin, "skip_start", 0.25), "skip_scale", 0.75)), expected)
+    assert_close(encode("admin", state=set_all(set_all(admin, "profiled_skip", 0.25), "skip_scale", 0.75)), expected)
     assert_close(encode("branchnorm", replace(CONFIG, branchnorm_updates=10, updates_done=9), plain), expected)
     assert_close(encode("branchnorm", replace(CONFIG, branchnorm_updates=10, updates_done=50), plain), expected)
     assert not torch.allclose(
@@ -267,11 +267,11 @@ def test_scaled_post_ln_reduces_to_post_ln_and_to_each_other() -> None:
     )
     assert_close(encode("dsinit", state=plain), expected)
     deepnorm = encode("deepnorm", state=plain)
-    assert_close(encode("admin", state=set_all(set_all(admin, "skip_start", alpha), "skip_scale", 0)), deepnorm)
+    assert_close(encode("admin", state=set_all(set_all(admin, "profiled_skip", alpha), "skip_scale", 0)), deepnorm)
     assert_close(encode("admin_analytic", state=set_all(admin, "skip_scale", alpha - omega)), deepnorm)
     keel = random_state("keel", "encoder")
-    outer = {name.replace("add_norm.", ""): tensor for name, tensor in keel.items() if "add_norm" in name}
-    six = set_all(set_all(admin | keel | outer, "skip_start", 6), "skip_scale", 0)
+    outer = {name.replace("second_add_norm.", ""): tensor for name, tensor in keel.items() if "second_add_norm" in name}
+    six = set_all(set_all(admin | keel | outer, "profiled_skip", 6), "skip_scale", 0)
     assert_close(without("keel", "self_attn_layer_norm", "final_layer_norm", state=keel), encode("admin", state=six))
 
 
