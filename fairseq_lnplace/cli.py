@@ -13,12 +13,14 @@ from fairseq_lnplace.errors import LnplaceError
 # In the order of `lnplace --help`. A module here has HELP (one line), EXAMPLE (one command line),
 # add_arguments(parser) and run(args), which prints the result and raises LnplaceError on a mistake.
 COMMANDS: dict[str, str] = {
+    "list": "list_",
     "corpus": "corpus",
     "prepare": "prepare",
     "evaluate": "evaluate",
     "average": "average",
     "show": "show",
     "user-dir": "user_dir",
+    "doctor": "doctor",
 }
 
 

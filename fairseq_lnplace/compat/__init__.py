@@ -8,6 +8,7 @@ The finder is started by `fairseq_lnplace.pth` (see `startup.py`) or, in a check
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
 
-__all__ = ["REPAIRS", "activate", "is_active", "load_checkpoint", "when_imported"]
+__all__ = ["REPAIRS", "activate", "is_active", "is_doctor", "load_checkpoint", "when_imported"]
 
 Execute = Callable[[ModuleType], None]
 
@@ -76,6 +77,11 @@ def activate() -> None:
 def is_active() -> bool:
     """Say whether the finder is installed in this process."""
     return FINDER in sys.meta_path
+
+
+def is_doctor() -> bool:
+    """Say whether this process is `lnplace doctor`, which has to run where torch or fairseq does not import."""
+    return os.path.basename(sys.argv[0]) in ("lnplace", "-m", "__main__.py") and sys.argv[1:2] == ["doctor"]
 
 
 def when_imported(name: str, action: Callable[[], None]) -> None:
