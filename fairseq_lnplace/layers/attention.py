@@ -6,11 +6,11 @@ from typing import Dict, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
-from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.placements.spec import Slots
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
             raise must_be("attention_heads", f"a divisor of the embedding dimension {dim}", heads)
         self.dim, self.heads, self.head_dim, self.cross = dim, heads, dim // heads, cross
         self.residual_scores, self.mean_scores = residual_scores, mean_scores
-        self.dropout_module = FairseqDropout(dropout, module_name="MultiheadAttention")
+        self.dropout_module = Dropout(dropout, module_name="MultiheadAttention")
         self.k_proj = quant_noise(nn.Linear(kv_dim, dim), q_noise, qn_block_size)
         self.v_proj = quant_noise(nn.Linear(kv_dim, dim), q_noise, qn_block_size)
         self.q_proj = quant_noise(nn.Linear(dim, dim), q_noise, qn_block_size)

@@ -47,9 +47,8 @@ class Norm(nn.Module):
             self.bias = nn.Parameter(torch.zeros(dim))
         else:
             self.register_parameter("bias", None)
-        if kind == "batchnorm":
-            self.register_buffer("running_mean", torch.zeros(dim))
-            self.register_buffer("running_var", torch.ones(dim))
+        self.register_buffer("running_mean", torch.zeros(dim) if kind == "batchnorm" else None)
+        self.register_buffer("running_var", torch.ones(dim) if kind == "batchnorm" else None)
 
     def forward(self, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         """Normalise ``x`` (B x T x C); ``padding`` (B x T) is True at padding, which statistics leave out."""
@@ -68,7 +67,7 @@ class Norm(nn.Module):
         if self.kind == "rmsnorm":
             h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
         elif self.kind == "scalenorm":
-            h = h / h.norm(dim=-1, keepdim=True).clamp(min=self.eps)
+            h = h / torch.linalg.vector_norm(h, dim=[-1], keepdim=True).clamp(min=self.eps)
         else:
             mean, var = self.statistics(h, padding)
             h = (h - mean) * torch.rsqrt(var + self.eps)
@@ -80,23 +79,24 @@ class Norm(nn.Module):
 
     def statistics(self, h: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Return mean and variance over the real positions of the sentence (1 x 1 x C or B x 1 x C)."""
-        if self.kind == "batchnorm" and not self.training:
-            return self.running_mean, self.running_var
+        running_mean, running_var = self.running_mean, self.running_var
+        if running_mean is not None and running_var is not None and not self.training:
+            return running_mean, running_var
         real = torch.ones_like(h[..., :1]) if padding is None else (~padding).unsqueeze(-1).to(h.dtype)
-        over = [0, 1] if self.kind == "batchnorm" else [1]
+        over = [1] if running_mean is None else [0, 1]
         total = torch.stack([real.sum(over, keepdim=True).expand(-1, -1, h.size(2)), (h * real).sum(over, keepdim=True)])
         square = (h.square() * real).sum(over, keepdim=True)
-        if self.kind == "batchnorm":
+        if running_mean is not None:
             total = all_reduce_sum(torch.cat([total, square.unsqueeze(0)]))
             square = total[2]
         count = total[0].clamp(min=1)
         mean = total[1] / count
         var = (square / count - mean.square()).clamp(min=0)
-        if self.kind == "batchnorm":
+        if running_mean is not None and running_var is not None:
             with torch.no_grad():  # momentum 0.1 and the unbiased variance, as torch's BatchNorm
-                self.running_mean.lerp_(mean.flatten().to(self.running_mean.dtype), 0.1)
+                running_mean.lerp_(mean.flatten().to(running_mean.dtype), 0.1)
                 unbiased = var * count / (count - 1).clamp(min=1)
-                self.running_var.lerp_(unbiased.flatten().to(self.running_var.dtype), 0.1)
+                running_var.lerp_(unbiased.flatten().to(running_var.dtype), 0.1)
         return mean, var
 
     def extra_repr(self) -> str:
@@ -106,7 +106,13 @@ class Norm(nn.Module):
 
 def all_reduce_sum(x: Tensor) -> Tensor:
     """Return the sum of ``x`` over all ranks, with its gradient; ``x`` itself outside of distributed training."""
-    if torch.jit.is_scripting() or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    return x if torch.jit.is_scripting() else over_ranks(x)
+
+
+@torch.jit.unused  # type: ignore[untyped-decorator]
+def over_ranks(x: Tensor) -> Tensor:
+    """Return what :func:`all_reduce_sum` does outside of TorchScript, which knows no process groups."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return x
     from torch.distributed.nn.functional import all_reduce
 

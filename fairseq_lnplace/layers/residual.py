@@ -3,9 +3,9 @@
 from typing import Optional, Tuple
 
 import torch
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.placements.spec import Options, Position, Slots
@@ -39,7 +39,7 @@ class Residual(Norm):
         options: Options,
         norm_type: str,
         second_scale: float,
-        dropout: FairseqDropout,
+        dropout: Dropout,
         profile: Optional[Profile],
     ) -> None:
         super().__init__(norm_type if slots.in_norm or slots.add_norm else "none", dim)

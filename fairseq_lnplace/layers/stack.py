@@ -12,6 +12,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
+from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.history import History
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
@@ -69,6 +70,7 @@ class StackSpec:
         if placement.history != "none":
             stack.history = History(len(self.positions), dim, norm_type, placement.history == "pre")
         stack.profile = self.profile
+        stack.dropout_module = Dropout(stack.dropout_module.p, module_name=stack.dropout_module.module_name)
         stack.second_scale = self.second_stream_scale()
 
 

@@ -5,11 +5,11 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.attention import Attention
+from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.residual import Residual
@@ -48,9 +48,9 @@ class TransformerLayer(nn.Module):
         self.q_noise, self.qn_block_size = cfg.quant_noise.pq, cfg.quant_noise.pq_block_size
         slots = spec.placement.at(spec.position, spec.options)
         name = type(self).__name__.removesuffix("Base")
-        self.dropout_module = FairseqDropout(cfg.dropout, module_name=name)
+        self.dropout_module = Dropout(cfg.dropout, module_name=name)
         # fairseq's old relu_dropout holds where activation_dropout is silent
-        self.activation_dropout_module = FairseqDropout(
+        self.activation_dropout_module = Dropout(
             float(cfg.activation_dropout or cfg.relu_dropout or 0), module_name=name
         )
         self.activation_fn = utils.get_activation_fn(cfg.activation_fn)
