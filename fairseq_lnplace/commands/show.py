@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_lnplace import placements
 from fairseq_lnplace.errors import must_be
 
-HELP = "draw a learning-rate schedule"
-EXAMPLE = "lnplace show schedule inverse_sqrt_nowarmup --lr 5e-4 --updates 20000 --plot schedule.png"
+HELP = "show a placement (equation, constants, parameters, diagram) or a learning-rate schedule"
+EXAMPLE = "lnplace show deepnorm --encoder-layers 18 --decoder-layers 18 --draw deepnorm.svg"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take what to show; its own options follow, and `lnplace show schedule --help` lists them."""
-    parser.add_argument("what", help="schedule")
+    """Take what to show; its own options follow, and `lnplace show postln --help` lists them."""
+    parser.add_argument("what", help="a placement (lnplace list), or schedule")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="what follows depends on the first word")
 
 
@@ -22,5 +23,9 @@ def run(args: argparse.Namespace) -> None:
         from fairseq_lnplace.commands import show_schedule
 
         show_schedule.main(args.options)
+    elif args.what in placements.names():
+        from fairseq_lnplace.commands import show_placement
+
+        show_placement.main([args.what, *args.options])
     else:
-        raise must_be("what", "schedule", args.what)
+        raise must_be("what", f"schedule or one of {', '.join(placements.names())}", args.what)

@@ -1,0 +1,171 @@
+"""A method in words and numbers, all of it derived from its description."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_lnplace import placements
+from fairseq_lnplace.models._method import STOCK_PLACEMENTS
+from fairseq_lnplace.placements import equation
+from fairseq_lnplace.placements.at_depth import Depth, slots_of
+from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.parameters import extra_parameters, parameters
+from fairseq_lnplace.placements.spec import ONE, UNIT, Constant, Layer, Options, Placement, Side
+
+__all__ = ["describe", "short_citation", "summary"]
+
+MODEL_KINDS = {"encoder-decoder": "transformer_", "decoder-only": "transformer_lm_", "encoder-only": "bert_"}
+STOCK_FLAGS = {
+    False: "--arch transformer",
+    True: "--arch transformer --encoder-normalize-before --decoder-normalize-before",
+}
+# The fields of a Placement that decide its equation; the rest decides values and words.
+EQUATION = (
+    "layer",
+    "lower_layer",
+    "embedding_norm",
+    "final_norm",
+    "final_norm_eps",
+    "second_stream",
+    "residual_scores",
+    "history",
+)
+ROLES = ("query", "key", "value", "output", "fc1", "fc2", "embedding")
+
+
+def describe(name: str, depth: Depth | None = None, given: Options | None = None) -> dict[str, Any]:
+    """Return everything about a method, ready for JSON.
+
+    Args:
+        name: the method.
+        depth: the depth to show it at; 6+6 where not given.
+        given: the method's options; the rest have their defaults.
+
+    Raises:
+        LnplaceError: there is no such method, or an option is another's or out of its range.
+    """
+    depth = depth or Depth()
+    placement = placements.get(name)
+    options = method_options(name, placement.options, given or {})
+    form = placement.resolved(options)
+    return {
+        **summary(form),
+        "citation": form.citation,
+        "depth": asdict(depth),
+        "equations": {side: sections(form, options, depth, side) for side in depth.sides},
+        "constants": constants(form, options, depth),
+        "initialisation": gains(form, options, depth),
+        "parameters": parameters(form, options, depth),
+        "options": [option(each) for each in form.options],
+        "stock_equivalent": stock_equivalent(form),
+        "models": [kind for kind, prefix in MODEL_KINDS.items() if prefix + name in ARCH_MODEL_REGISTRY],
+        "paper_and_code": form.paper_differs,
+        "our_extension": form.extension,
+    }
+
+
+def summary(placement: Placement) -> dict[str, Any]:
+    """Return a method's row in the table of all methods."""
+    return {
+        "name": placement.name,
+        "title": placement.title,
+        "citation": short_citation(placement.citation),
+        "norms": equation.where(placement),
+        "extra_parameters": extra_parameters(placement),
+        "needs_warmup": placement.needs_warmup,
+        "results": placement.results,
+    }
+
+
+def short_citation(citation: str) -> str:
+    """Return authors, year and identifier of a citation that reads "[code, ]authors year, title, identifier"."""
+    parts = citation.split(", ")
+    authors = next((part for part in parts if re.search(r" \d{4}$", part)), parts[0])
+    return ", ".join(dict.fromkeys((authors, parts[-1])))
+
+
+def sections(placement: Placement, options: Options, depth: Depth, side: Side) -> list[dict[str, Any]]:
+    """Return a stack's equations: its start, its layers, its end."""
+    positions, branches = depth.positions(side), depth.branches(side)
+    lines = [{"part": "start", "lines": equation.stack_start(placement)}]
+    if placement.history != "none":
+        lines.append({"part": "inputs", "lines": equation.history(placement)})
+    for first, last in equation.layer_ranges(placement, options, positions[-1]):
+        layer = list(slots_of(placement.at(positions[first - 1], options), branches))
+        text = [line for branch, slots in layer for line in equation.update(placement, slots, branch)]
+        if any(slots.layer_skip for _, slots in layer):
+            text.insert(0, "x_in = x")
+        inner = [line for branch, slots in layer for line in equation.inside(placement, slots, branch)]
+        inner += equation.scores(placement, placement.mean_scores(positions[0], options) != 0)
+        lines.append({"part": equation.range_name(first, last), "lines": text})
+        if inner:
+            lines.append({"part": "where", "lines": inner})
+    return [*lines, {"part": "end", "lines": equation.stack_end(placement)}]
+
+
+def source(value: Constant) -> str:
+    """Return where a constant comes from: the first line of its function's documentation."""
+    return (value.__doc__ or "").split("\n")[0].rstrip(".")
+
+
+def constants(placement: Placement, options: Options, depth: Depth) -> list[dict[str, Any]]:
+    """Return the factors in the equation with their start values: by stack, one for every layer that has the factor."""
+    rows: dict[equation.Symbol, dict[str, dict[int, float]]] = {}
+    for side in depth.sides:
+        for position in depth.positions(side):
+            for _, slots in slots_of(placement.at(position, options), depth.branches(side)):
+                for symbol in equation.symbols(placement, slots):
+                    values = rows.setdefault(symbol, {}).setdefault(side, {})
+                    if symbol.start is not None:
+                        values[position.layer] = symbol.start(position, options)
+    return [
+        {
+            "symbol": symbol.name,
+            "meaning": symbol.meaning,
+            "values": {side: list(values.values()) for side, values in by_side.items()},
+            "source": "" if symbol.start is None else source(symbol.start),
+        }
+        for symbol, by_side in rows.items()
+    ]
+
+
+def gains(placement: Placement, options: Options, depth: Depth) -> list[dict[str, Any]]:
+    """Return the factors on the initialisation that are not 1, with the matrices that they scale."""
+    by_gain: dict[Constant, list[str]] = {}
+    for role in ROLES:
+        gain: Constant = getattr(placement.gains, role)
+        if gain is not ONE:
+            by_gain.setdefault(gain, []).append(role)
+    return [
+        {
+            "matrices": roles,
+            "cross_attention": placement.gains.cross_attention,
+            "values": {side: [gain(each, options) for each in depth.positions(side)] for side in depth.sides},
+            "source": source(gain),
+        }
+        for gain, roles in by_gain.items()
+    ]
+
+
+def option(name: str) -> dict[str, Any]:
+    """Return an option's flag, default and help."""
+    each = METHOD_OPTIONS[name]
+    return {"flag": "--" + name.replace("_", "-"), "default": each.default, "help": each.help}
+
+
+def stock_equivalent(placement: Placement) -> str | None:
+    """Return stock fairseq's options for the same equation; None where it has none."""
+    for name, normalize_before in STOCK_PLACEMENTS.items():
+        stock = placements.get(name)
+        if all(getattr(placement, slot) == getattr(stock, slot) for slot in EQUATION):
+            apart = "" if placement.gains == stock.gains else ", the initialisation apart"
+            return STOCK_FLAGS[normalize_before] + apart
+    unscaled = replace(placement, layer=Layer(*(replace(slots, skip_scale=UNIT) for slots in placement.layer.slots)))
+    if unscaled == placement:
+        return None
+    equivalent = stock_equivalent(unscaled)
+    return equivalent and f"{equivalent}, once the skip's factor is folded into the neighbouring weights"
