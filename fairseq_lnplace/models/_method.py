@@ -164,11 +164,9 @@ def described(buffer: Tensor) -> str:
 class MethodModel(nn.Module):
     """What every model of this package has: its method, and a checkpoint that knows it."""
 
-    method: Method
-
     def install(self, method: Method) -> None:
         """Keep the method; unless it is one of stock fairseq's, the state dict says which it is."""
-        self.method = method
+        self.method: Method = method  # declared here, as TorchScript reads the declarations of the class
         self.register_buffer(IDENTITY, None if method.is_stock else identity(method.description()))
 
     def load_state_dict(  # type: ignore[override]
