@@ -14,6 +14,7 @@ from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrappe
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from helpers import batch, tiny_model
 from torch import Tensor, distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
@@ -144,6 +145,16 @@ def test_a_whole_model_sees_no_difference(case: str) -> None:
     assert expected[0].sum() > 0
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
     assert {k: type(v) for k, v in actual[2].items()} == {k: type(v) for k, v in expected[2].items()}
+
+
+@pytest.mark.parametrize("placement", ["postln", "preln_final"])
+def test_our_own_models_see_no_difference_either(placement: str) -> None:
+    model, rows = tiny_model(placement), []
+    model.decoder.output_projection.register_forward_hook(lambda _, __, logits: rows.append(logits.shape[:-1]))
+    actual = outcome(LabelSmoothedCrossEntropyFused, model, batch())
+    expected = outcome(LabelSmoothedCrossEntropyCriterion, model, batch())
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    assert rows == [(15,), (3, 7)]
 
 
 def test_adaptive_softmax_takes_fairseqs_path() -> None:
