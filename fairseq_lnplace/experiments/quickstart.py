@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -95,25 +96,15 @@ def watch(runs: Sequence[Run], dest: Path, jobs: int, threads: int, console: Con
         run_all(runs, dest, jobs, threads, show)
 
 
-def report(runs: Sequence[Run], data: Path, dest: Path, threads: int, console: Console) -> None:
+def report(runs: Sequence[Run], dest: Path, about: dict[str, Any], console: Console) -> None:
     """Write results.json, results.md and the picture; print the table."""
     records = [record_of(run) for run in runs]
-    caption = describe(data)
-    write_json(
-        dest / "results.json",
-        {
-            "data": caption,
-            "threads": threads,
-            "versions": versions("fairseq", "torch", "sacrebleu"),
-            "command": shlex.join(["bash", "scripts/quickstart.sh", *sys.argv[1:]]),
-            "runs": records,
-        },
-    )
+    write_json(dest / "results.json", {**about, "versions": versions("fairseq", "torch", "sacrebleu"), "runs": records})
     with new_file(dest / "results.md") as partial:
         partial.write_text(markdown(records), encoding="utf-8")
-    draw(records, caption, dest)
+    draw(records, about["data"], dest)
     signatures = {signature for record in records for score in record["scores"] for signature in score["signatures"]}
-    console.print(table(records, "\n".join([caption, *sorted(signatures)])))
+    console.print(table(records, "\n".join([about["data"], *sorted(signatures)])))
     console.print(f"results.json, results.md, curves.png and curves.svg are in {dest}", soft_wrap=True)
 
 
@@ -123,23 +114,34 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     Raises:
         LnplaceError: an option or the data is wrong, or a model could not be trained or evaluated.
     """
-    console = Console()
     for name in ("jobs", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise must_be(f"--{name}", "at least 1", value)
     grid = read_grid(GRID, "fast" if args.fast else "full", (*device_options(args.device), *extra))
-    data = args.data.resolve()
     dest = args.dest.resolve()
-    runs = plan(grid, data, dest)
+    runs = plan(grid, args.data.resolve(), dest)
     if args.dry_run:
         for run in runs:
             print(shlex.join(run.train_command()))
         return
-    threads = args.threads or max(1, len(os.sched_getaffinity(0)) // min(args.jobs, len(runs)))
+    console = Console()
+    cores = len(os.sched_getaffinity(0))
+    jobs = min(args.jobs, len(runs))
+    threads = args.threads or max(1, cores // jobs)
+    fresh = not any(run.progress() for run in runs)
     start = time.monotonic()
-    watch(runs, dest, args.jobs, threads, console)
-    report(runs, data, dest, threads, console)
-    console.print(f"{(time.monotonic() - start) / 60:.1f} minutes")
+    watch(runs, dest, jobs, threads, console)
+    minutes = round((time.monotonic() - start) / 60, 1)
+    about = {
+        "data": describe(args.data),
+        "command": shlex.join(["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *extra]),
+        "cores": cores,
+        "jobs": jobs,
+        "threads": threads,
+        "minutes": minutes if fresh else None,  # of an uninterrupted run
+    }
+    report(runs, dest, about, console)
+    console.print(f"{minutes} minutes")
     if errors := [run.error for run in runs if run.error]:
         raise LnplaceError("; ".join(errors))
 

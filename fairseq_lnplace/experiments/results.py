@@ -59,8 +59,8 @@ def record_of(run: Run) -> Record:
         "title": run.cell.title,
         "arch": option_of(run.cell.train, "arch"),
         "state": run.state,
-        "folder": str(run.folder),
-        "command": run.train_command(),
+        "folder": run.folder.name,
+        "train": run.cell.train,
         "updates": int(log.inner[-1]["updates"]) if log.inner else 0,
         "seconds": round(log.seconds, 1),
         "valid": [{key: row[key] for key in ("epoch", "updates", "loss", "nll_loss", "ppl")} for row in log.valid],
@@ -143,7 +143,8 @@ def curves(records: Sequence[Record], caption: str) -> Figure:
         if panels == 2:
             scores = sorted(by_epoch[record["name"]], key=lambda score: score["epoch"])
             axes[1].plot([score["epoch"] for score in scores], [score["bleu"] for score in scores], **style)
-            axes[1].set_ylim(bottom=0)
+    if panels == 2:
+        axes[1].set_ylim(bottom=0)
     for panel in axes:
         panel.set_xlim(left=0)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

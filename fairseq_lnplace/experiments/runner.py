@@ -32,6 +32,8 @@ from fairseq_lnplace.files import new_file, write_json
 
 __all__ = ["Run", "plan", "run_all"]
 
+# Commands are run as modules of this very Python, whatever PATH says.
+MODULES = {"fairseq-train": "fairseq_cli.train", "lnplace": "fairseq_lnplace"}
 EVALUATION_SHARE = 0.1  # of a cell's time, for the progress shown
 
 
@@ -156,10 +158,9 @@ class Processes:
 
     async def call(self, command: Sequence[str], log: Path) -> int:
         """Run a command, its output added to ``log``; return its exit status."""
-        module = {"fairseq-train": "fairseq_cli.train", "lnplace": "fairseq_lnplace"}[command[0]]
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", module, *command[1:]),
+                *(sys.executable, "-m", MODULES[command[0]], *command[1:]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

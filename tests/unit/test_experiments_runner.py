@@ -1,0 +1,194 @@
+"""The runner on stand-ins for fairseq-train and lnplace: small modules that log and save as the real ones do."""
+
+import json
+import os
+import signal
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.experiments import runner
+from fairseq_lnplace.experiments.grid import Cell, Grid
+from fairseq_lnplace.experiments.runner import Run, mend_last_checkpoint, plan, run_all
+
+# Trains for 3 "updates" from where checkpoint_last stands; --behaviour says what comes after the first.
+TRAIN = """
+import json, os, signal, sys, zipfile
+from pathlib import Path
+def option(name): return sys.argv[sys.argv.index(name) + 1]
+folder, behaviour = Path(option("--save-dir")), option("--behaviour")
+last = folder / "checkpoint_last.pt"
+done = int(zipfile.ZipFile(last).read("updates")) if last.exists() else 0
+print("threads", os.environ["OMP_NUM_THREADS"])
+print("pid", os.getpid())
+for updates in range(done + 1, 4):
+    row = {"epoch": 1, "update": updates / 3, "loss": "nan" if behaviour == "nan" else "5", "train_wall": "1"}
+    print(f'x | INFO | train_inner | {json.dumps({**row, "num_updates": updates})}', flush=True)
+    for name in ("last", "1"):
+        with zipfile.ZipFile(folder / f"checkpoint_{name}.pt", "w") as file: file.writestr("updates", str(updates))
+    if behaviour == "stop" and updates == 1: signal.pause()
+    if behaviour == "fail": raise ValueError("no such luck")
+    if behaviour == "overflow": raise FloatingPointError("gradients are Nan/Inf")
+"""
+EVALUATE = """
+import sys
+from pathlib import Path
+def option(name): return sys.argv[sys.argv.index(name) + 1]
+assert sys.argv[1] == "evaluate" and Path(option("--checkpoint")).exists()
+print("evaluating")
+Path(option("--output")).write_text("{}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stand_in_train.py").write_text(TRAIN)
+    (tmp_path / "stand_in_lnplace.py").write_text(EVALUATE)
+    monkeypatch.setattr(runner, "MODULES", {"fairseq-train": "stand_in_train", "lnplace": "stand_in_lnplace"})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "dict.de.txt").write_text("a 1\n")
+    return folder
+
+
+def planned(data: Path, *behaviours: str) -> list[Run]:
+    evaluate = ({"checkpoint": "checkpoint_[0-9].pt", "gen-subset": "test", "beam": 2},)
+    cells = tuple(
+        Cell(f"cell{number}", f"Cell {number}", ("--max-update", "3", "--behaviour", behaviour), evaluate)
+        for number, behaviour in enumerate(behaviours)
+    )
+    return plan(Grid("grid", "full", cells), data, data.parent / "runs")
+
+
+def bring_to_end(runs: list[Run], show: Callable[[], None] = lambda: None) -> None:
+    run_all(runs, runs[0].folder.parent, jobs=2, threads=3, show=show, every=0.02)
+
+
+def test_cells_are_trained_and_evaluated_once(data: Path) -> None:
+    runs = planned(data, "good", "better", "best")
+    assert [(run.state, run.progress()) for run in runs] == [("waiting", 0.0)] * 3
+    bring_to_end(runs)
+    assert [(run.state, run.progress(), run.error) for run in runs] == [("finished", 1.0, "")] * 3
+    for run in runs:
+        assert "threads 3" in run.train_log.read_text()
+        assert (run.folder / "checkpoint_1.test-beam2.json").exists()
+        assert (run.folder / "evaluate.log").read_text() == "evaluating\n"
+        record = json.loads((run.folder / "cell.json").read_text())
+        assert record["state"] == "finished"
+        assert record["command"].startswith(f"fairseq-train {data} --user-dir ")
+
+    again = planned(data, "good", "better", "best")
+    before = [run.train_log.read_text() for run in again]
+    assert [run.state for run in again] == ["finished"] * 3
+    bring_to_end(again)
+    assert [run.train_log.read_text() for run in again] == before
+
+
+def test_other_settings_or_data_get_a_folder_of_their_own(data: Path) -> None:
+    bring_to_end(planned(data, "good"))
+    (changed,) = planned(data, "better")
+    assert changed.state == "waiting"
+    (data / "dict.de.txt").write_text("b 1\n")
+    (moved,) = planned(data, "good")
+    assert moved.state == "waiting"
+    assert not changed.folder.exists()
+    assert not moved.folder.exists()
+
+
+def test_a_missing_evaluation_is_made_up_without_training(data: Path) -> None:
+    (run,) = planned(data, "good")
+    bring_to_end([run])
+    log = run.train_log.read_text()
+    (run.folder / "checkpoint_1.test-beam2.json").unlink()
+    (again,) = planned(data, "good")
+    assert again.state == "waiting"
+    assert again.progress() == pytest.approx(0.9)
+    bring_to_end([again])
+    assert (again.state, again.train_log.read_text()) == ("finished", log)
+    assert (again.folder / "checkpoint_1.test-beam2.json").exists()
+
+
+def test_a_failure_stops_no_other_cell_and_is_tried_again(data: Path) -> None:
+    failing, good = runs = planned(data, "fail", "good")
+    bring_to_end(runs)
+    assert (failing.state, good.state) == ("failed", "finished")
+    assert failing.error == (
+        f"Cell 0: training ended with status 1, 'ValueError: no such luck' (log: {failing.folder}/train.log)"
+    )
+    (again,) = planned(data, "fail")
+    assert again.state == "waiting"
+
+
+@pytest.mark.parametrize("behaviour", ["nan", "overflow"])
+def test_divergence_is_recorded_and_not_tried_again(data: Path, behaviour: str) -> None:
+    (run,) = planned(data, behaviour)
+    bring_to_end([run])
+    assert (run.state, run.error) == ("diverged", "")
+    (again,) = planned(data, behaviour)
+    assert again.state == "diverged"
+    assert not list(run.folder.glob("*.json*test*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_processes_and_the_next_call_continues(data: Path, number: signal.Signals) -> None:
+    (run,) = planned(data, "stop")
+    sent = []
+
+    def interrupt() -> None:
+        if not sent and (run.folder / "checkpoint_1.pt").exists():
+            sent.append(number)
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        bring_to_end([run], show=interrupt)
+    pid = int(run.train_log.read_text().split("pid ")[1].split()[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    (again,) = planned(data, "stop")
+    assert again.folder == run.folder
+    assert (again.state, again.progress()) == ("waiting", pytest.approx(0.9 / 3))
+    bring_to_end([again])
+    assert again.state == "finished"
+    assert again.train_log.read_text().count("train_inner") == 3, "the first update must not be done twice"
+
+
+def test_two_calls_do_not_work_in_one_folder(data: Path) -> None:
+    runs = planned(data, "good")
+    dest = runs[0].folder.parent
+    with runner.alone(dest), pytest.raises(LnplaceError, match="Another call is at work in"):
+        bring_to_end(runs)
+    assert not runs[0].folder.exists()
+    bring_to_end(runs)
+
+
+def whole(path: Path, content: str) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("updates", content)
+
+
+def test_a_last_checkpoint_cut_short_is_mended(tmp_path: Path) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    mend_last_checkpoint(tmp_path)
+    assert not last.exists()
+    last.write_bytes(b"PK\x03\x04 cut short")
+    mend_last_checkpoint(tmp_path)
+    assert not last.exists(), "with nothing whole the training starts again"
+
+    for age, name in enumerate(("checkpoint_1_200.pt", "checkpoint_1_100.pt")):
+        whole(tmp_path / name, name)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    (tmp_path / "checkpoint_best.pt").write_bytes(b"PK\x03\x04 cut short, too")
+    last.write_bytes(b"PK\x03\x04 cut short")
+    mend_last_checkpoint(tmp_path)
+    assert zipfile.ZipFile(last).read("updates") == b"checkpoint_1_200.pt"
+    whole(last, "its own")
+    mend_last_checkpoint(tmp_path)
+    assert zipfile.ZipFile(last).read("updates") == b"its own"
