@@ -6,7 +6,7 @@ architecture would silently train the base size.
 """
 
 from dataclasses import field, fields, is_dataclass, make_dataclass
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -45,6 +45,18 @@ def flat_fields(config: type, prefix: str = "") -> Fields:
         kind = Optional[str] if name in TEXT_FIELDS else Optional[each.type]
         flat.append((name, kind, field(default=None, metadata=metadata)))
     return flat
+
+
+def flat_defaults(config: type, prefix: str = "") -> Dict[str, Any]:
+    """Return fairseq's own defaults of :func:`flat_fields`, to be filled in last of all."""
+    defaults: Dict[str, Any] = {}
+    for each in fields(config):
+        name = prefix + each.name
+        if is_dataclass(each.type):
+            defaults.update(flat_defaults(each.type, name + "_"))
+        elif not (isinstance(each.default, str) and each.default.startswith("${")):
+            defaults[name] = each.default
+    return {name: value for name, value in defaults.items() if value is not None and not name.startswith("_")}
 
 
 def our_fields() -> Fields:

@@ -6,6 +6,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from fairseq.models import register_model
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
@@ -14,7 +15,7 @@ from fairseq_lnplace.layers.stack import TransformerEncoder
 from fairseq_lnplace.models._architectures import BERT_SIZES, fill_in, register_architectures
 from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
 from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import BertLNPlaceConfig
+from fairseq_lnplace.models._options import BertLNPlaceConfig, flat_defaults
 
 MODEL = "bert_lnplace"
 
@@ -98,6 +99,7 @@ def resolve(cfg: Any, task: Any) -> None:
     fill_in(cfg, {**open_fields(BertLNPlaceConfig), **BERT_SIZES[""], **DEFAULTS, **BERT_DEFAULTS})
     positions = getattr(cfg, "max_positions", None) or getattr(task.cfg, "tokens_per_sample", None) or task.max_positions()
     fill_in(cfg, {"max_positions": positions, "max_source_positions": positions})
+    fill_in(cfg, {name: value for name, value in flat_defaults(TransformerConfig).items() if hasattr(cfg, name)})
 
 
 register_architectures(MODEL, "bert_", BERT_SIZES)

@@ -5,7 +5,7 @@ from typing import Any
 from fairseq import options
 from fairseq.models import register_model
 from fairseq.models.transformer import Embedding
-from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from fairseq.modules import AdaptiveInput
 from torch import nn
 
@@ -15,7 +15,7 @@ from fairseq_lnplace.layers.stack import TransformerDecoder
 from fairseq_lnplace.models._architectures import LM_SIZES, fill_in, register_architectures
 from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
 from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig
+from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig, flat_defaults
 
 MODEL = "transformer_lm_lnplace"
 
@@ -89,6 +89,7 @@ def resolve(cfg: Any) -> None:
     fill_in(cfg, {**open_fields(TransformerLMLNPlaceConfig), **LM_SIZES[""], **DEFAULTS})
     dims = {"decoder_input_dim": cfg.decoder_embed_dim, "decoder_output_dim": cfg.decoder_embed_dim}
     fill_in(cfg, {**dims, "max_target_positions": getattr(cfg, "tokens_per_sample", None) or 1024})
+    fill_in(cfg, flat_defaults(TransformerLanguageModelConfig))
 
 
 register_architectures(MODEL, "transformer_lm_", LM_SIZES)

@@ -13,7 +13,7 @@ from fairseq_lnplace.layers.stack import TransformerDecoder, TransformerEncoder
 from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES, fill_in, register_architectures
 from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
 from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import TransformerLNPlaceConfig
+from fairseq_lnplace.models._options import TransformerLNPlaceConfig, flat_defaults
 
 MODEL = "transformer_lnplace"
 DECODER_FOLLOWS_ENCODER = ("embed_dim", "ffn_embed_dim")
@@ -77,6 +77,7 @@ def resolve(cfg: Any) -> None:
     fill_in(cfg, {f"decoder_{name}": getattr(cfg, f"encoder_{name}") for name in DECODER_FOLLOWS_ENCODER})
     dims = {"decoder_input_dim": cfg.decoder_embed_dim, "decoder_output_dim": cfg.decoder_embed_dim}
     fill_in(cfg, dims)
+    fill_in(cfg, flat_defaults(TransformerConfig))
 
 
 def check_options(cfg: Any, method: Method, task: Any) -> None:
