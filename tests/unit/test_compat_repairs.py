@@ -1,0 +1,214 @@
+"""The smaller repairs: what they mend is broken without them, and nobody else notices them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from fairseq.data import data_utils
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+from fairseq_lnplace.compat import one_sentence, score
+from fairseq_lnplace.compat.numpy_names import add_names
+from fairseq_lnplace.compat.quiet import quieten
+from fairseq_lnplace.errors import LnplaceError
+
+
+def nothing(module: ModuleType) -> None:
+    """Stands in for the execution of a module."""
+
+
+def test_numpy_names_are_there_for_fairseq_alone() -> None:
+    mask = data_utils.compute_mask_indices((2, 20), None, 0.5, 4, mask_type="uniform", mask_other=2)  # uses np.int
+    assert mask.shape == (2, 20)
+    assert not hasattr(numpy, "int")
+    assert data_utils.np.random is numpy.random
+
+
+def test_a_numpy_with_all_names_is_left_alone() -> None:
+    module, old = ModuleType("m"), ModuleType("numpy")
+    vars(old).update(int=int, float=float)
+    vars(module)["np"] = old
+    add_names(module, nothing)
+    assert module.np is old
+
+
+def test_stock_encoder_never_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", None)  # calling it would be an error
+    cfg = TransformerConfig()
+    cfg.encoder.embed_dim, cfg.encoder.ffn_embed_dim, cfg.encoder.attention_heads = 8, 16, 2
+    layer = TransformerEncoderLayerBase(cfg)
+    layer.load_state_dict(layer.state_dict())  # what armed the fast path
+    layer.eval()
+    padding = torch.tensor([[False, False, True]])
+    assert layer(torch.ones(3, 1, 8), padding).shape == (3, 1, 8)
+
+
+def test_score_reads_files_of_sentences() -> None:
+    fake = ModuleType("sacrebleu")
+
+    def corpus_bleu(system: list[str], references: list[list[str]]) -> Any:
+        return system, references
+
+    vars(fake).update(corpus_bleu=corpus_bleu, other=5)
+    module = ModuleType("fairseq_cli.score")
+
+    def execute(module: ModuleType) -> None:
+        exec(
+            "def go(a, b):\n    import sacrebleu, json\n    return sacrebleu.corpus_bleu(a, [b]), sacrebleu.other",
+            vars(module),
+        )
+
+    sys.modules["sacrebleu"], real = fake, sys.modules.get("sacrebleu")
+    try:
+        score.read_files(module, execute)
+        assert module.go(iter(["a\n", "b"]), iter(["c\n"])) == ((["a", "b"], [["c"]]), 5)
+    finally:
+        if real:
+            sys.modules["sacrebleu"] = real
+        else:
+            del sys.modules["sacrebleu"]
+
+
+@pytest.fixture
+def filters() -> Iterator[None]:
+    with warnings.catch_warnings():
+        yield
+
+
+def test_only_named_warnings_are_quiet(filters: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "warnoptions", [])
+    warnings.simplefilter("always")
+    quieten(ModuleType("fairseq"), nothing)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.warn("\nThe version_base parameter is not specified.\nPlease", UserWarning, stacklevel=1)
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then", UserWarning, stacklevel=1
+        )
+        warnings.warn_explicit("old", FutureWarning, "f.py", 1, module="fairseq.tasks.fairseq_task")
+        assert seen == []
+        warnings.warn_explicit("old", FutureWarning, "f.py", 1, module="fairseq_other")
+        warnings.warn_explicit("your data is odd", UserWarning, "f.py", 1, module="fairseq.tasks")
+        assert [str(warning.message) for warning in seen] == ["old", "your data is odd"]
+
+
+def test_whoever_asks_for_warnings_gets_them(filters: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    before = list(warnings.filters)
+    quieten(ModuleType("fairseq"), nothing)
+    assert list(warnings.filters) == before
+
+
+def test_only_the_tensorboard_line_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    quieten(ModuleType("fairseq"), nothing)
+    log = logging.getLogger("fairseq.tasks.text_to_speech")
+    with caplog.at_level(logging.INFO):
+        log.info("Please install tensorboardX: pip install tensorboardX")
+        log.info("Please do")
+    assert caplog.messages == ["Please do"]
+
+
+def caught(*steps: Exception) -> Exception:
+    """Raise each exception while handling the one before it; return the last."""
+    error: Exception | None = None
+    for step in steps:
+        try:
+            if error is None:
+                raise step
+            try:
+                raise error
+            except Exception:
+                raise step  # noqa: B904 (as fairseq does)
+        except Exception as now:
+            error = now
+    assert error is not None
+    return error
+
+
+def test_sentence_of_our_error() -> None:
+    assert one_sentence.sentence_of(caught(LnplaceError("`a` must be b, but is c"))) == "`a` must be b, but is c"
+
+
+def test_sentence_of_an_error_that_fairseq_wrapped() -> None:
+    assert one_sentence.sentence_of(caught(LnplaceError("why"), Exception("Cannot load model parameters"))) == "why"
+
+
+def test_no_sentence_of_others() -> None:
+    assert one_sentence.sentence_of(caught(ValueError("x"), RuntimeError("y"))) is None
+
+
+class Broken(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        raise LnplaceError("from a worker")
+
+
+def test_sentence_of_a_data_loaders_worker() -> None:
+    with pytest.raises(LnplaceError) as found:
+        list(torch.utils.data.DataLoader(Broken(), num_workers=1))
+    assert one_sentence.sentence_of(found.value) == "from a worker"
+
+
+def test_sentence_of_a_spawned_trainer() -> None:
+    text = "".join(traceback.format_exception(caught(LnplaceError("from rank 1"))))
+    error = torch.multiprocessing.ProcessRaisedException(f"\n\n-- Process 1 terminated:\n{text}", 1, 1)
+    assert one_sentence.sentence_of(error) == "from rank 1"
+
+
+def test_commands_print_our_sentence_and_leave_other_errors_to_python(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: left.append(error))
+    monkeypatch.setattr(sys, "argv", ["/bin/fairseq-train"])
+    one_sentence.in_every_command(ModuleType("fairseq_cli"), nothing)
+    ours, other = caught(LnplaceError("why")), caught(ValueError("x"))
+    sys.excepthook(type(ours), ours, ours.__traceback__)
+    sys.excepthook(type(other), other, other.__traceback__)
+    assert capsys.readouterr() == ("", "fairseq-train: why\n")
+    assert left == [other]
+
+
+@pytest.mark.parametrize(("error", "ends"), [(LnplaceError("why"), SystemExit), (ValueError("x"), ValueError)])
+def test_hydra_train_exits_with_our_sentence(
+    error: Exception, ends: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(cfg: object) -> None:
+        raise error
+
+    module = ModuleType("fairseq_cli.hydra_train")
+    vars(module)["_hydra_main"] = train
+    one_sentence.in_hydra_train(module, nothing)
+    with pytest.raises(ends):
+        module._hydra_main({})
+    assert capsys.readouterr().err.endswith("why\n" if ends is SystemExit else "")
+
+
+def test_a_command_ends_with_the_sentence_and_status_1(tmp_path: Path) -> None:
+    (tmp_path / "fairseq_cli").mkdir()
+    (tmp_path / "fairseq_cli" / "__init__.py").write_text("")
+    code = f"""
+import importlib.machinery, sys
+sys.path.insert(0, {str(tmp_path)!r})
+import fairseq_cli
+LnplaceError = type("LnplaceError", (ValueError,), {{"__module__": "fairseq_lnplace.errors"}})
+raise LnplaceError("why")
+"""
+    root = Path(__file__).parents[2]
+    pth = (root / "fairseq_lnplace" / "fairseq_lnplace.pth").read_text()
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path.append({str(root)!r})\n{pth}{code}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "-c: why\n")
