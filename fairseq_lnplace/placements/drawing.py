@@ -31,7 +31,7 @@ INCHES = 0.6  # of a unit
 PITCH = 0.8  # from one box of a branch to the next
 GAP = 0.62  # between what stands on the stream
 BRANCH, OUTER, INNER = 1.75, 3.5, -0.95  # beside the stream: the branch, what runs outside of it, what runs opposite
-LETTER = 0.125  # the mean width of a note's letter
+LETTER = 0.106  # the mean width of a note's letter
 MARGIN = 0.3  # of a layer's frame
 COLUMN_GAP = 1.0
 INK, GREY, EXTRA = "#1b2733", "#8a949e", "#b4501e"
@@ -147,7 +147,7 @@ class Column:
     def __init__(self, pen: Pen, left: float, toward: int, placement: Placement) -> None:
         self.pen, self.toward, self.placement = pen, toward, placement
         beside = placement.second_stream is not None or placement.residual_scores
-        self.width = (OUTER + 0.4 if beside else BRANCH + 1.2) + 2 * MARGIN - INNER
+        self.width = (OUTER + 0.4 if beside else BRANCH + 1.35) + 2 * MARGIN - INNER
         self.x = left + MARGIN - INNER if toward > 0 else left + self.width - MARGIN + INNER
         self.left = left
         self.y = self.top = 0.0
@@ -173,7 +173,7 @@ class Column:
         if self.placement.embedding_norm:
             self.rise(0.1)
             self.on_stream("norm", "LN")
-        self.rise(0.55)
+        self.rise(0.7)
         if self.placement.second_stream is not None:
             self.pen.line((self.x, self.y), (self.at(OUTER), self.y), (self.at(OUTER), self.y + 0.3), color=EXTRA)
             self.pen.box(self.at(BRANCH), self.y, "scale", "s")
@@ -200,8 +200,8 @@ class Column:
         if self.placement.history != "none":
             far = self.at(INNER)
             self.pen.line((self.x, self.y), (far, self.y), color=EXTRA, dashed=True)
-            self.pen.line((far, bottom - 0.3), (far, self.y), color=EXTRA, dashed=True)
-            self.pen.text(far, bottom - 0.45, "y", color=EXTRA, ha="center", fontsize=11)
+            self.pen.line((far, bottom - 0.25), (far, self.y), color=EXTRA, dashed=True)
+            self.pen.text(far, bottom - 0.4, "y", color=EXTRA, ha="center", fontsize=11)
 
     def sublayer(self, branch: str, slots: Slots, layer_input: float) -> None:
         """Draw a sub-layer from its fork to what stands after its add."""
