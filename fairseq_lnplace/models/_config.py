@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
+from fairseq import options
 from fairseq.models.transformer import TransformerConfig
+from omegaconf import OmegaConf
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.models._architectures import fill_in
 from fairseq_lnplace.models._method import Method, trained_layers_text
 from fairseq_lnplace.placements.spec import Side
 
+PROBABILITIES = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "relu_dropout",
+    "adaptive_softmax_dropout",
+    "pooler_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+    "quant_noise_scalar",
+)
+SIZES = ("max_source_positions", "max_target_positions", "max_positions", "decoder_input_dim", "decoder_output_dim")
 DEFAULTS = {"placement": "preln_final", "norm_type": "layernorm", "init": "xavier"}
 
 
@@ -37,12 +52,20 @@ def nested_config(cfg: Any, flat: type, method: Method) -> TransformerConfig:
 def apply_pruning(cfg: Any, method: Method) -> None:
     """Write into the configuration how many layers are kept, and which layers of which depths they were."""
     text = trained_layers_text(method)
-    if text is not None:
-        fill_in(cfg, {"trained_layers": text})
-        cfg.trained_layers = text
+    if text is None:
+        return
+    for each in (cfg, saved(cfg)):
+        fill_in(each, {"trained_layers": text})
+        each.trained_layers = text
         for side, layers in (("encoder", method.encoder_layers), ("decoder", method.decoder_layers)):
             if layers:
-                setattr(cfg, f"{side}_layers", len(layers))
+                setattr(each, f"{side}_layers", len(layers))
+
+
+def saved(cfg: Any) -> Any:
+    """Return the configuration that goes into the checkpoint: fairseq builds a model by its dataclass from a copy."""
+    parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    return cfg if parent is None else parent.model
 
 
 def check_side(cfg: Any, method: Method, side: Side) -> None:
@@ -54,7 +77,7 @@ def check_side(cfg: Any, method: Method, side: Side) -> None:
     for number in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
         value = getattr(cfg, f"{side}_{number}")
         if value < 1:
-            raise must_be(f"--{side}-{number.replace('_', '-')}", "at least 1", value)
+            raise must_be(flag(f"{side}_{number}"), "at least 1", value)
     dim, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
     if dim % heads:
         raise must_be(f"--{side}-attention-heads", f"a divisor of {dim}", heads)
@@ -65,6 +88,10 @@ def check_side(cfg: Any, method: Method, side: Side) -> None:
         )
     if getattr(cfg, f"{side}_xformers_att_config", None):
         raise LnplaceError(f"`--{side}-xformers-att-config` must be left out: the attention is this package's own")
+    block = cfg.quant_noise_pq_block_size
+    for number in ("embed_dim", "ffn_embed_dim"):
+        if cfg.quant_noise_pq > 0 and getattr(cfg, f"{side}_{number}") % block:
+            raise must_be("--quant-noise-pq-block-size", f"a divisor of --{side}-{number.replace('_', '-')}", block)
 
 
 def check_common(cfg: Any, method: Method) -> None:
@@ -75,8 +102,60 @@ def check_common(cfg: Any, method: Method) -> None:
     """
     if getattr(cfg, "no_decoder_final_norm", None) and method.placement.final_norm:
         raise LnplaceError("`--no-decoder-final-norm` must be left out; the placement without final norm is preln")
+    if method.placement.history != "none" and trained_layers_text(method):
+        raise LnplaceError(
+            f"`layers-to-keep` must be left out with {method.placement.name}, where a layer reads all others"
+        )
     if getattr(cfg, "base_layers", None):
         raise must_be("--base-layers", "0, as BASE layers have no placement", cfg.base_layers)
-    for flag in ("scale_fc", "scale_attn", "scale_heads", "scale_resids"):
-        if getattr(cfg, flag, None):
-            raise LnplaceError(f"`--{flag.replace('_', '-')}` must be left out; its place is --placement normformer")
+    for name in ("scale_fc", "scale_attn", "scale_heads", "scale_resids"):
+        if getattr(cfg, name, None):
+            raise LnplaceError(f"`{flag(name)}` must be left out; its place is --placement normformer")
+    for name in PROBABILITIES:
+        if not 0 <= (getattr(cfg, name, None) or 0) <= 1:
+            raise must_be(flag(name), "between 0 and 1", getattr(cfg, name))
+    for name in SIZES:
+        if (value := getattr(cfg, name, None)) is not None and value < 1:
+            raise must_be(flag(name), "at least 1", value)
+    if not 0 <= cfg.quant_noise_pq < 1:
+        raise must_be("--quant-noise-pq", "at least 0 and below 1", cfg.quant_noise_pq)
+    if cfg.quant_noise_pq and getattr(cfg, "quant_noise_scalar", None):
+        raise LnplaceError(
+            "`--quant-noise-scalar` must be left out with --quant-noise-pq: a matrix takes one kind of noise"
+        )
+
+
+def check_adaptive_softmax(cfg: Any, words: int) -> None:
+    """Check the cut-offs of an adaptive softmax over a vocabulary of so many ``words``.
+
+    Raises:
+        LnplaceError: they do not cut the vocabulary into bands.
+    """
+    cutoff = cfg.adaptive_softmax_cutoff
+    if cutoff is not None:
+        bands = [0, *options.eval_str_list(cutoff, type=int)]
+        if len(bands) < 2 or bands[-1] > words or any(low >= high for low, high in pairwise(bands)):
+            raise must_be("--adaptive-softmax-cutoff", f"increasing numbers up to {words}, the vocabulary", cutoff)
+
+
+def check_embedding_file(cfg: Any, side: Side) -> None:
+    """Check the file of pre-trained embeddings of one side, where one is given.
+
+    Raises:
+        LnplaceError: it cannot be read, or does not start with the number of its words and of their features.
+    """
+    path, dim = getattr(cfg, f"{side}_embed_path"), getattr(cfg, f"{side}_embed_dim")
+    if not path:
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            header = file.readline().split()
+    except (OSError, UnicodeDecodeError):
+        raise must_be(flag(f"{side}_embed_path"), "a text file that can be read", path) from None
+    if len(header) != 2 or header[1] != str(dim):
+        raise must_be(flag(f"{side}_embed_path"), f"a file whose first line is 'WORDS {dim}'", path)
+
+
+def flag(name: str) -> str:
+    """Return the command-line option of a field."""
+    return "--" + name.replace("_", "-")

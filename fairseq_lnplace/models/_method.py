@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +88,13 @@ class Method:
         """Return everything that decides the equation and its constants, in one line."""
         own = [f"{name}={self.options[name]}" for name in self.placement.options]
         return " ".join(
-            [self.placement.name, self.norm_type, self.decoder_norm_type, f"{self.encoder_depth}+{self.decoder_depth}", *own]
+            [
+                self.placement.name,
+                self.norm_type,
+                self.decoder_norm_type,
+                f"{self.encoder_depth}+{self.decoder_depth}",
+                *own,
+            ]
         )
 
 
@@ -125,7 +132,8 @@ def trained_layers(cfg: Any, encoder: int, decoder: int) -> tuple[tuple[int, int
         layers = [tuple(range(1, depth + 1)) for depth in depths]
     for index, name in enumerate(("encoder_layers_to_keep", "decoder_layers_to_keep")):
         keep = getattr(cfg, name, None)
-        if keep:
+        # what was kept before is not cut again: a configuration is saved with its pruning done and still asked for
+        if keep and not (before and len(str(keep).split(",")) == len(layers[index])):
             layers[index] = kept(name, str(keep), layers[index])
     return depths, (layers[0], layers[1])
 
@@ -137,10 +145,11 @@ def kept(name: str, keep: str, layers: Layers) -> Layers:
         LnplaceError: it is not a list of indices, or one does not exist.
     """
     flag = "--" + name.replace("_", "-")
-    parts = keep.split(",")
-    if not all(part.strip().isdecimal() and int(part) < len(layers) for part in parts):
-        raise must_be(flag, f"comma-separated numbers below {len(layers)}", keep)
-    return tuple(layers[index] for index in sorted(int(part) for part in parts))
+    parts = [part.strip() for part in keep.split(",")]
+    indices = {int(part) for part in parts if part.isdecimal()}
+    if len(indices) < len(parts) or max(indices) >= len(layers):
+        raise must_be(flag, f"different comma-separated numbers below {len(layers)}", keep)
+    return tuple(layers[index] for index in sorted(indices))
 
 
 def trained_layers_text(method: Method) -> str | None:
@@ -172,14 +181,17 @@ class MethodModel(nn.Module):
     def load_state_dict(  # type: ignore[override]
         self, state_dict: dict[str, Any], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load a checkpoint's weights, as fairseq does.
+        """Load a checkpoint's weights, as fairseq does, but prune by the method's own layers.
+
+        (fairseq's pruning by ``model_cfg`` loses every layer of a stack that is to keep all of them, and prunes the
+        checkpoint of a pruned model again.)
 
         Raises:
             LnplaceError: it was trained with another placement, depth convention or norm type, or does not fit.
         """
         check_same_method(self.method, state_dict)
         try:
-            return super().load_state_dict(state_dict, strict, model_cfg, args)  # type: ignore[arg-type, call-arg]
+            return super().load_state_dict(pruned(state_dict, self.method), strict)
         except RuntimeError as error:  # torch's list of every key and shape that does not fit
             first = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
             raise LnplaceError(f"`checkpoint` must fit the model, but does not: {first}") from error
@@ -202,5 +214,27 @@ def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
         raise LnplaceError(f"`checkpoint` must be trained as '{ours}', but is trained as '{theirs}'")
 
 
+def pruned(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:
+    """Return the state dict of a model of all layers with those alone that ``method`` keeps, counted anew."""
+    kept_layers = {"encoder": method.encoder_layers, "decoder": method.decoder_layers}
+    found = {key: match for key in state if (match := LAYER.match(key))}
+    there = {side: {int(match[2]) for match in found.values() if match[1] == side} for side in kept_layers}
+    result: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        match = found.get(key)
+        if match and len(there[match[1]]) > len(kept_layers[match[1]]):
+            layer = int(match[2]) + 1
+            if layer not in kept_layers[match[1]]:
+                continue
+            key = f"{key[: match.start(2)]}{kept_layers[match[1]].index(layer)}{key[match.end(2) :]}"
+        result[key] = tensor
+    return result
+
+
+LAYER = re.compile(r"(encoder|decoder)\.(?:sentence_encoder\.)?layers\.(\d+)\.")
 IDENTITY = "placement"
-FINAL_NORM_KEYS = ("encoder.layer_norm.weight", "decoder.layer_norm.weight", "encoder.sentence_encoder.layer_norm.weight")
+FINAL_NORM_KEYS = (
+    "encoder.layer_norm.weight",
+    "decoder.layer_norm.weight",
+    "encoder.sentence_encoder.layer_norm.weight",
+)

@@ -13,7 +13,15 @@ from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.layers.stack import TransformerDecoder
 from fairseq_lnplace.models._architectures import LM_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
+from fairseq_lnplace.models._config import (
+    DEFAULTS,
+    apply_pruning,
+    check_adaptive_softmax,
+    check_common,
+    check_side,
+    nested_config,
+    open_fields,
+)
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig, flat_defaults
 
@@ -39,6 +47,9 @@ class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type:
         method = Method.from_config(cfg, 0, cfg.decoder_layers)
         check_side(cfg, method, "decoder")
         check_common(cfg, method)
+        check_adaptive_softmax(cfg, len(task.target_dictionary))
+        if cfg.adaptive_input and cfg.quant_noise_pq:
+            raise must_be("--quant-noise-pq", "0 with --adaptive-input", cfg.quant_noise_pq)
         if cfg.character_embeddings:
             raise LnplaceError("`--character-embeddings` must be left out: this model reads pieces, not characters")
         apply_pruning(cfg, method)
@@ -61,7 +72,10 @@ def build_embedding(cfg: Any, task: Any) -> nn.Module:
     """
     dictionary = task.source_dictionary
     if cfg.tie_adaptive_weights:
-        pairs = (("adaptive_input_factor", "adaptive_softmax_factor"), ("adaptive_input_cutoff", "adaptive_softmax_cutoff"))
+        pairs = (
+            ("adaptive_input_factor", "adaptive_softmax_factor"),
+            ("adaptive_input_cutoff", "adaptive_softmax_cutoff"),
+        )
         for ours, theirs in pairs:
             if getattr(cfg, ours) != getattr(cfg, theirs):
                 flag = "--" + ours.replace("_", "-")
@@ -69,7 +83,9 @@ def build_embedding(cfg: Any, task: Any) -> nn.Module:
         if not cfg.adaptive_input:
             raise LnplaceError("`--tie-adaptive-weights` must go with --adaptive-input")
         if cfg.decoder_input_dim != cfg.decoder_output_dim:
-            raise must_be("--decoder-input-dim", f"{cfg.decoder_output_dim} to tie adaptive weights", cfg.decoder_input_dim)
+            raise must_be(
+                "--decoder-input-dim", f"{cfg.decoder_output_dim} to tie adaptive weights", cfg.decoder_input_dim
+            )
     if not cfg.adaptive_input:
         return Embedding(len(dictionary), cfg.decoder_input_dim, dictionary.pad())  # type: ignore[no-any-return]
     return AdaptiveInput(  # type: ignore[no-any-return]
@@ -79,8 +95,6 @@ def build_embedding(cfg: Any, task: Any) -> nn.Module:
         cfg.adaptive_input_factor or 4.0,
         cfg.decoder_embed_dim,
         options.eval_str_list(cfg.adaptive_input_cutoff, type=int),
-        cfg.quant_noise_pq or 0.0,
-        cfg.quant_noise_pq_block_size or 8,
     )
 
 

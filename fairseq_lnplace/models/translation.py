@@ -11,7 +11,16 @@ from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.layers.stack import TransformerDecoder, TransformerEncoder
 from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
+from fairseq_lnplace.models._config import (
+    DEFAULTS,
+    apply_pruning,
+    check_adaptive_softmax,
+    check_common,
+    check_embedding_file,
+    check_side,
+    nested_config,
+    open_fields,
+)
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import TransformerLNPlaceConfig, flat_defaults
 
@@ -54,12 +63,16 @@ class TransformerLNPlaceModel(MethodModel, TransformerModelBase):  # type: ignor
         return model  # type: ignore[no-any-return]
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> TransformerEncoder:
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> TransformerEncoder:
         """Return the encoder."""
         return TransformerEncoder(cfg, src_dict, embed_tokens, cfg.method.stack("encoder"))
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> TransformerDecoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> TransformerDecoder:
         """Return the decoder."""
         return TransformerDecoder(cfg, tgt_dict, embed_tokens, cfg.method.stack("decoder"), cfg.no_cross_attention)
 
@@ -91,6 +104,16 @@ def check_options(cfg: Any, method: Method, task: Any) -> None:
     check_common(cfg, method)
     if cfg.char_inputs:
         raise LnplaceError("`--char-inputs` must be left out: fairseq's models no longer read characters")
+    check_adaptive_softmax(cfg, len(task.target_dictionary))
+    check_embedding_file(cfg, "encoder")
+    check_embedding_file(cfg, "decoder")
+    if cfg.tie_adaptive_weights:
+        raise LnplaceError("`--tie-adaptive-weights` must be left out: the embeddings here are not adaptive")
+    if cfg.decoder_input_dim != cfg.decoder_embed_dim:
+        raise must_be("--decoder-input-dim", f"{cfg.decoder_embed_dim}, as the embeddings", cfg.decoder_input_dim)
+    shared = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
+    if shared and cfg.decoder_output_dim != cfg.decoder_embed_dim and cfg.adaptive_softmax_cutoff is None:
+        raise must_be("--decoder-output-dim", f"{cfg.decoder_embed_dim} to share embeddings", cfg.decoder_output_dim)
     if cfg.share_all_embeddings:
         if task.source_dictionary != task.target_dictionary:
             raise LnplaceError("`--share-all-embeddings` must go with a joined dictionary (--joined-dictionary)")
@@ -99,7 +122,9 @@ def check_options(cfg: Any, method: Method, task: Any) -> None:
         if cfg.decoder_embed_path and cfg.decoder_embed_path != cfg.encoder_embed_path:
             raise LnplaceError("`--decoder-embed-path` must be left out with --share-all-embeddings")
     if cfg.cross_self_attention and cfg.encoder_embed_dim != cfg.decoder_embed_dim:
-        raise must_be("--decoder-embed-dim", f"{cfg.encoder_embed_dim} for --cross-self-attention", cfg.decoder_embed_dim)
+        raise must_be(
+            "--decoder-embed-dim", f"{cfg.encoder_embed_dim} for --cross-self-attention", cfg.decoder_embed_dim
+        )
 
 
 register_architectures(MODEL, "transformer_", TRANSFORMER_SIZES)
