@@ -22,7 +22,7 @@ class Profile(nn.Module):
     def __init__(self, batches: int) -> None:
         super().__init__()
         self.batches = batches
-        self.register_buffer("done", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("done", torch.zeros(1))  # a float, since fairseq's EMA averages every entry
         self._running: Optional[Tensor] = None
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+import torch
 from fairseq import options
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
@@ -119,7 +120,10 @@ def check_common(cfg: Any, method: Method) -> None:
             raise must_be(flag(name), "at least 1", value)
     if not 0 <= cfg.quant_noise_pq < 1:
         raise must_be("--quant-noise-pq", "at least 0 and below 1", cfg.quant_noise_pq)
-    if cfg.quant_noise_pq and getattr(cfg, "quant_noise_scalar", None):
+    scalar = getattr(cfg, "quant_noise_scalar", None)
+    if scalar and not torch.cuda.is_available():
+        raise must_be("--quant-noise-scalar", "0 without a GPU, which fairseq's own noise asks for", scalar)
+    if cfg.quant_noise_pq and scalar:
         raise LnplaceError(
             "`--quant-noise-scalar` must be left out with --quant-noise-pq: a matrix takes one kind of noise"
         )

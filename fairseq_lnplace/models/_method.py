@@ -189,7 +189,8 @@ class MethodModel(nn.Module):
         Raises:
             LnplaceError: it was trained with another placement, depth convention or norm type, or does not fit.
         """
-        check_same_method(self.method, state_dict)
+        if strict or IDENTITY in state_dict:  # fairseq's EMA hands over the averaged part alone
+            check_same_method(self.method, state_dict)
         try:
             return super().load_state_dict(pruned(state_dict, self.method), strict)
         except RuntimeError as error:  # torch's list of every key and shape that does not fit
@@ -232,7 +233,7 @@ def pruned(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:
 
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:sentence_encoder\.)?layers\.(\d+)\.")
-IDENTITY = "placement"
+IDENTITY = "placement_version"  # fairseq's EMA averages every entry, bytes too, unless its name says "version"
 FINAL_NORM_KEYS = (
     "encoder.layer_norm.weight",
     "decoder.layer_norm.weight",
