@@ -56,12 +56,8 @@ install() {
     local what=$1
     shift
     say "installing $what"
-    # From the root, so that the constraints need no path: pip would split one at its spaces. A build from source gets the
-    # same versions: older pips hand the first variable down to it, newer ones read the second.
     (
-        cd "$ROOT"
-        export PIP_CONSTRAINT=requirements.txt PIP_BUILD_CONSTRAINT=requirements.txt
-        export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_NO_WARN_SCRIPT_LOCATION=1
+        cd "$ROOT" # where the constraints are named without a path, which pip would split at its spaces
         "$VENV/bin/python" -m pip install --quiet "$@"
     ) || fail "$what could not be installed; what pip says above tells why."
 }
@@ -84,10 +80,15 @@ if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || [[ $(state "$VENV/bi
     "$python" -m venv --clear "$VENV" || fail "$python could not make an environment in $VENV."
 fi
 rm -f "$STAMP"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# What is built from source is built with the tested versions: older pips hand the first variable down to that build, newer
+# ones read the second.
+export PIP_CONSTRAINT=requirements.txt PIP_BUILD_CONSTRAINT=requirements.txt
 install "the tested requirements (some minutes, torch is large)" --requirement requirements.txt
 # Without its dependencies, whose old pins no current pip accepts, and built apart from torch: beside it, fairseq's set-up
 # would build extensions whose sources its release lacks.
 install "$FAIRSEQ, built from source (about a minute)" --no-deps "$FAIRSEQ"
+unset PIP_BUILD_CONSTRAINT # nothing is built apart here, and pip refuses the one beside the other
 install "fairseq_lnplace from $ROOT" --no-deps --no-build-isolation --editable .
 "$VENV/bin/python" -c 'import fairseq' >/dev/null || fail "fairseq does not import; $VENV/bin/lnplace doctor may tell why."
 state "$VENV/bin/python" >"$STAMP.part" && mv "$STAMP.part" "$STAMP"
