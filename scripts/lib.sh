@@ -5,6 +5,7 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${LNPLACE_VENV:-$ROOT/.venv}
+[[ $VENV == /* ]] || VENV=$PWD/$VENV
 # shellcheck disable=SC2034 # the sourcing scripts name themselves by it
 SCRIPT=$(basename "$0" .sh)
 
