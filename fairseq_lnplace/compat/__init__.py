@@ -23,7 +23,7 @@ from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
 
-__all__ = ["REPAIRS", "activate", "is_active", "is_doctor", "load_checkpoint", "when_imported"]
+__all__ = ["REPAIRS", "activate", "is_active", "is_doctor", "load_checkpoint"]
 
 Execute = Callable[[ModuleType], None]
 
@@ -42,8 +42,6 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "hydra.conf": allow_instances,
 }
 
-_waiting: dict[str, list[Callable[[], None]]] = {}
-
 
 class _Finder:
     """Finds the modules of `REPAIRS` as the other finders do, and has them executed by their repair."""
@@ -52,13 +50,13 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the others' spec with a wrapped `exec_module`, or None for a module that needs nothing."""
-        if name not in REPAIRS and name not in _waiting:
+        if name not in REPAIRS:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             # On the loader's instance, which belongs to this one module: its other methods stay as they are.
-            spec.loader.exec_module = partial(_execute, execute=spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = partial(REPAIRS[name], execute=spec.loader.exec_module)  # type: ignore[method-assign]
         return spec
 
 
@@ -71,7 +69,7 @@ def activate() -> None:
         return
     sys.meta_path.insert(0, FINDER)
     for name in REPAIRS.keys() & sys.modules.keys():
-        _execute(sys.modules[name], execute=lambda _: None)
+        REPAIRS[name](sys.modules[name], lambda _: None)
 
 
 def is_active() -> bool:
@@ -82,22 +80,3 @@ def is_active() -> bool:
 def is_doctor() -> bool:
     """Say whether this process is `lnplace doctor`, which has to run where torch or fairseq does not import."""
     return os.path.basename(sys.argv[0]) in ("lnplace", "-m", "__main__.py") and sys.argv[1:2] == ["doctor"]
-
-
-def when_imported(name: str, action: Callable[[], None]) -> None:
-    """Call `action` as soon as the module `name` is imported: now, if it is already."""
-    module = sys.modules.get(name)
-    if module is None or getattr(module.__spec__, "_initializing", False):
-        _waiting.setdefault(name, []).append(action)
-    else:
-        action()
-
-
-def _execute(module: ModuleType, execute: Execute) -> None:
-    """Execute a module under its repair, if it has one, then do what waits for it."""
-    if repair := REPAIRS.get(module.__name__):
-        repair(module, execute)
-    else:
-        execute(module)
-    for action in _waiting.pop(module.__name__, []):
-        action()

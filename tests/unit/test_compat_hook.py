@@ -175,23 +175,6 @@ print(compat.is_active(), sys.meta_path.count(compat.FINDER), numpy.np.int)
     assert run(code, hook=False).stdout == "True 1 <class 'int'>\n"
 
 
-def test_actions_wait_for_their_module(tmp_path: Path) -> None:
-    fake_fairseq(tmp_path, WHOLE)
-    code = """
-import json, sys
-try:
-    import hydra
-except ImportError:
-    pass
-compat = sys.modules["fairseq_lnplace.compat"]
-compat.when_imported("json", lambda: print("now"))
-compat.when_imported("fairseq", lambda: print("then"))
-print("before")
-import fairseq
-"""
-    assert run(code, tmp_path).stdout == "now\nbefore\nthen\n"
-
-
 def test_spawned_processes_are_repaired(tmp_path: Path) -> None:
     fake_fairseq(tmp_path, FAULTY)
     (tmp_path / "sitecustomize.py").write_text(PTH.read_text())  # what site does with the .pth file of an installation
