@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 
 import torch
 from fairseq.data import Dictionary
@@ -23,7 +25,7 @@ __all__ = ["extra_parameters", "parameters"]
 HEADS, DIM, FFN = 10_007, 30_021, 50_021
 SIZE_NAMES = {HEADS: "H", DIM: "d", FFN: "f", 1: "1"}
 USUAL = r"(_proj|\.fc\d)\.(weight|bias)$|^embed_|^version$|^output_projection"
-MATRIX = "(L+1)²"  # DLCL's weights, the only matrix that is not one of the usual layer's
+MATRIX = "(L+1)²"  # DLCL's weights; all other matrices are Post-LN's too
 
 
 def parameters(placement: Placement, options: Options, depth: Depth) -> dict[str, str]:
@@ -61,25 +63,38 @@ def stack_on_meta(placement: Placement, options: Options, depth: Depth, side: Si
 
 def extra_parameters(placement: Placement) -> dict[str, str]:
     """Return how many parameters a layer and a stack have more than Post-LN's, as formulas in d, f and H."""
+    own, usual = count(placement), postln_count()
+    return {
+        part: formula({size: own[part][size] - usual[part][size] for size in own[part] | usual[part]}) for part in own
+    }
+
+
+@cache
+def postln_count() -> dict[str, Counter[str]]:
+    """Return Post-LN's numbers of parameters; see :func:`count`."""
+    return count(placements.get("postln"))
+
+
+def count(placement: Placement) -> dict[str, Counter[str]]:
+    """Return how many times an encoder layer, a decoder layer and a stack have parameters of each size."""
     options, depth = method_options(placement.name, placement.options, {}), Depth(2, 2)
-    counts: dict[str, Counter[str]] = {}
-    for method, sign in ((placement, 1), (placements.get("postln"), -1)):
-        for side in depth.sides:
-            for name, tensor in stack_on_meta(method, options, depth, side).named_parameters():
-                index = re.search(r"\.(\d+)\.", name)
-                if index is None or index[1] == "1":
-                    group = "stack" if index is None else f"{side}_layer"
-                    size = MATRIX if tensor.dim() == 2 else SIZE_NAMES[tensor.numel()]
-                    counts.setdefault(group, Counter())[size] += sign
-    both = {"stack": Counter({size: count // 2 for size, count in counts.pop("stack", Counter()).items()})}
-    return {group: formula(count) for group, count in sorted((counts | both).items())}
+    counts: dict[str, Counter[str]] = {"encoder_layer": Counter(), "decoder_layer": Counter(), "stack": Counter()}
+    for side in depth.sides:
+        for name, tensor in stack_on_meta(placement, options, depth, side).named_parameters():
+            layer = re.search(r"\.(\d+)\.", name)
+            size = MATRIX if tensor.dim() == 2 else SIZE_NAMES[tensor.numel()]
+            if layer and layer[1] == "1":
+                counts[f"{side}_layer"][size] += 1
+            elif layer is None and side == "encoder":  # the decoder's stack has the same
+                counts["stack"][size] += 1
+    return counts
 
 
-def formula(count: Counter[str]) -> str:
+def formula(counts: Mapping[str, int]) -> str:
     """Return a sum of sizes as text, such as "+2d +2f"."""
     terms = []
     for size in ("d", "f", "H", MATRIX, "1"):
-        if number := count[size]:
+        if number := counts.get(size):
             factor = "" if abs(number) == 1 and size != "1" else str(abs(number))
             terms.append(f"{'−' if number < 0 else '+'}{factor}{'' if size == '1' else size}")
     return " ".join(terms) or "0"

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model
+from helpers import tiny_model as fresh_model
 from torch import Tensor, nn
 
 from fairseq_lnplace import placements
@@ -30,6 +32,9 @@ from fairseq_lnplace.placements.spec import Placement, Position, Slots
 METHODS = pytest.mark.parametrize("name", placements.names())
 SIDES = pytest.mark.parametrize("side", ["encoder", "decoder"])
 PYTHON = str.maketrans({"←": "=", "·": "*", "⊙": "*", "−": "-"})
+# Built once for all tests, none of which minds the values of the parameters, or the depth.
+tiny_model = cache(fresh_model)
+at_base_depth = cache(describe)
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -119,13 +124,18 @@ class Matrix:
         return h @ self.weight.T
 
 
-def heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    out = []
-    for each in range(2):
-        columns = slice(4 * each, 4 * each + 4)
-        weights = (q[..., columns] @ k[..., columns].transpose(1, 2) / 2).softmax(-1)
-        out.append(weights @ v[..., columns])
-    return torch.cat(out, -1)
+def heads_of(causal: bool) -> Callable[..., Tensor]:
+    """Return two heads of 4 features each, side by side."""
+
+    def heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        hidden = torch.ones(q.size(1), k.size(1), dtype=torch.bool).triu(1) & causal
+        out = []
+        for columns in (slice(0, 4), slice(4, 8)):
+            scores = q[..., columns] @ k[..., columns].transpose(1, 2) / 2
+            out.append(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v[..., columns])
+        return torch.cat(out, -1)
+
+    return heads
 
 
 USUAL = {
@@ -139,32 +149,44 @@ USUAL = {
 @SIDES
 def test_the_printed_sublayers_are_what_the_layers_compute(name: str, side: str) -> None:
     placement, options = form_of(name)
-    layer = getattr(tiny_model(name).double(), side).layers[0]
-    h, m = torch.randn(2, 2, 3, 8, dtype=torch.float64)
-    slots = dict(slots_of(placement.at(layer.spec.position, options), Depth().branches(side)))
-    for branch in slots:
-        lines = equation.inside(placement, slots[branch], branch)
-        formula = (lines or [USUAL[branch]])[0].split(" = ")[1]
-        names: dict[str, Any] = {"h": h, "m": m, "LN": layer_norm, "heads": heads, "φ": torch.relu}
+    model = fresh_model(name).double()
+    layer = getattr(model, side).layers[0]
+    modules = {"SA": layer.self_attn, "CA": getattr(layer, "encoder_attn", None), "fc1": layer.fc1, "fc2": layer.fc2}
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Any] = {}
+
+    def note(key: str, module: nn.Module, args: Any, output: Any) -> None:
+        inputs[key], outputs[key] = args[0], output
+
+    for key, module in modules.items():
+        if getattr(module, "head_scale", None) is not None:
+            nn.init.normal_(module.head_scale)
+        if module is not None:
+            module.register_forward_hook(partial(note, key))
+    tokens = torch.arange(4, 10).view(2, 3)
+    memory = model.encoder(tokens, torch.tensor([3, 3]))["encoder_out"][0].transpose(0, 1)
+    model(tokens, torch.tensor([3, 3]), tokens)
+    inputs["FFN"], outputs["FFN"] = inputs["fc1"], [outputs["fc2"]]
+
+    slots = placement.at(layer.spec.position, options)
+    for branch, each in slots_of(slots, Depth().branches(side)):
+        names: dict[str, Any] = {"h": inputs[branch], "m": memory, "LN": layer_norm, "φ": torch.relu}
+        names["heads"] = heads_of(causal=branch == "SA" and side == "decoder")
         if branch == "FFN":
             names |= {"W_1": Matrix(layer.fc1), "W_2": Matrix(layer.fc2)}
-            actual = layer.feed_forward(h, None)
         else:
-            attention = layer.self_attn if branch == "SA" else layer.encoder_attn
-            if attention.head_scale is not None:
-                nn.init.normal_(attention.head_scale)
-                names["γ"] = (1 + attention.head_scale).repeat_interleave(4)
-            names |= {f"W_{role}": Matrix(getattr(attention, f"{role}_proj")) for role in "qkv"}
-            names["W_o"] = Matrix(attention.out_proj)
-            memory = m if branch == "CA" else None
-            actual = attention(h, memory, None, None, None, False, None, False, None, 0)[0]
-        torch.testing.assert_close(eval(formula.translate(PYTHON), names), actual)
+            names |= {f"W_{role}": Matrix(getattr(modules[branch], f"{role}_proj")) for role in "qkv"}
+            names["W_o"] = Matrix(modules[branch].out_proj)
+            if each.head_scale:
+                names["γ"] = (1 + modules[branch].head_scale).repeat_interleave(4)
+        formula = [*equation.inside(placement, each, branch), USUAL[branch]][0].split(" = ")[1]
+        torch.testing.assert_close(eval(formula.translate(PYTHON), names), outputs[branch][0])
 
 
 @METHODS
 def test_the_stack_is_described_as_it_is_built(name: str) -> None:
     stack = tiny_model(name).encoder
-    parts = {part["part"]: part["lines"] for part in describe(name, Depth(3, 2))["equations"]["encoder"]}
+    parts = {part["part"]: part["lines"] for part in at_base_depth(name)["equations"]["encoder"]}
     assert ("LN(e)" in parts["start"][0]) == (stack.embedding_norm is not None)
     assert ("LN(" in parts["end"][0]) == (stack.layer_norm is not None)
     assert ("r ← s·x" in parts["start"]) == (stack.second_scale != 0) == ("LN(r)" in parts["end"][0])
@@ -221,7 +243,7 @@ def test_constants_of_one_stack_and_by_layer() -> None:
 
 @METHODS
 def test_every_constant_has_a_name_a_meaning_and_a_source(name: str) -> None:
-    about = describe(name)
+    about = at_base_depth(name)
     text = str(about["equations"])
     for row in about["constants"]:
         assert row["symbol"] in text
@@ -242,9 +264,10 @@ def test_parameter_names_and_shapes_are_the_models(name: str, kind: str, depth: 
         for key, tensor in tiny_model(name, kind).state_dict().items()
         if not re.search(USUAL_NAMES, key)
     }
-    expected.pop("placement", None)
     shown = describe(name, depth)["parameters"]
-    assert (shown.pop("placement", None) is None) == (name in ("postln", "preln_final"))
+    (identity,) = [key for key in shown if key.startswith("placement")] or [None]
+    assert (identity is None) == (name in ("postln", "preln_final"))
+    assert (shown.pop(identity, None) is None) == (expected.pop(identity, None) is None)
     assert {key: tuple(sizes.get(n) or int(n) for n in shape.split(" × ")) for key, shape in shown.items()} == expected
 
 
@@ -267,7 +290,7 @@ def test_stock_equivalents() -> None:
     folded = ", once the skip's factor is folded into the neighbouring weights"
     apart = ", the initialisation apart"
     post, before = "--arch transformer", " --encoder-normalize-before --decoder-normalize-before"
-    equivalents = {name: describe(name)["stock_equivalent"] for name in placements.names()}
+    equivalents = {name: at_base_depth(name)["stock_equivalent"] for name in placements.names()}
     assert equivalents == {
         **dict.fromkeys(placements.names()),
         "postln": post,
@@ -345,7 +368,7 @@ def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
     drawing.draw_columns(pen, placement, options, Depth())
     text = "\n".join(
         line
-        for parts in describe(name)["equations"].values()
+        for parts in at_base_depth(name)["equations"].values()
         for part in parts
         if part["part"] != "inputs"
         for line in part["lines"]
@@ -421,15 +444,19 @@ def test_the_readme_has_the_table() -> None:
 
 
 @METHODS
-def test_show_prints_and_is_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_everything(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "show", name)
-    about = json.loads(printed(capsys, "show", name, "--json"))
+    about = at_base_depth(name)
     assert about["citation"] in re.sub(r"\s+", " ", text)
     for part in about["equations"]["decoder"]:
         for line in part["lines"]:
             assert line.split(";")[0] in text
     for parameter in about["parameters"]:
         assert parameter.removesuffix(".bias") in text
+
+
+def test_show_json_is_the_description(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, "show", "b2t", "--json")) == at_base_depth("b2t")
 
 
 def test_show_takes_depths_and_the_methods_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,12 +163,16 @@ def test_a_method_from_outside_is_built_and_computes_its_equation() -> None:
     model = task_of("translation", args, dictionary()).build_model(args).double()
     layer = model.encoder.layers[1]
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    attended, *_ = layer.self_attn(layer_norm(x, [8]), None, None, None, None, False, None, False, None, 0)
+    seen: list[torch.Tensor] = []
+    layer.self_attn.register_forward_hook(lambda module, args, output: seen.extend([args[0], output[0]]))
+    actual, *_ = layer(x)
+    attention_input, attended = seen
     h = x + attended / 6**0.5
-    expected = h + layer.fc2(layer.fc1(layer_norm(h, [8])).relu()) / 6**0.5
-    torch.testing.assert_close(layer(x)[0], expected)
+    torch.testing.assert_close(attention_input, layer_norm(x, [8]))
+    torch.testing.assert_close(actual, h + layer.fc2(layer.fc1(layer_norm(h, [8])).relu()) / 6**0.5)
     assert model.decoder.layer_norm is not None
-    assert bytes(model.state_dict()["placement"].tolist()).startswith(b"calm ")
+    (identity,) = (tensor for name, tensor in model.state_dict().items() if name.startswith("placement"))
+    assert bytes(identity.tolist()).startswith(b"calm ")
 
 
 @pytest.mark.usefixtures("_own_placement")
