@@ -6,12 +6,12 @@ from typing import Dict, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import with_incremental_state
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.dropout import Dropout
-from fairseq_lnplace.layers.norm import Norm
+from fairseq_lnplace.layers.norm import Norm, widened
+from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.placements.spec import Slots
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -57,10 +57,10 @@ class Attention(nn.Module):
         self.dim, self.heads, self.head_dim, self.cross = dim, heads, dim // heads, cross
         self.residual_scores, self.mean_scores = residual_scores, mean_scores
         self.dropout_module = Dropout(dropout, module_name="MultiheadAttention")
-        self.k_proj = quant_noise(nn.Linear(kv_dim, dim), q_noise, qn_block_size)
-        self.v_proj = quant_noise(nn.Linear(kv_dim, dim), q_noise, qn_block_size)
-        self.q_proj = quant_noise(nn.Linear(dim, dim), q_noise, qn_block_size)
-        self.out_proj = quant_noise(nn.Linear(dim, dim), q_noise, qn_block_size)
+        self.k_proj = linear(kv_dim, dim, q_noise, qn_block_size)
+        self.v_proj = linear(kv_dim, dim, q_noise, qn_block_size)
+        self.q_proj = linear(dim, dim, q_noise, qn_block_size)
+        self.out_proj = linear(dim, dim, q_noise, qn_block_size)
         self.q_norm = Norm(norm_type, dim) if slots.qkv_norm else None
         self.k_norm = Norm(norm_type, dim) if slots.qkv_norm else None
         self.v_norm = Norm(norm_type, dim) if slots.qkv_norm else None
@@ -71,8 +71,8 @@ class Attention(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise as stock fairseq does: q, k, v that share a width are half as large (in variance)."""
         gain = math.sqrt(0.5) if self.k_proj.in_features == self.dim else 1.0
-        for linear in (self.k_proj, self.v_proj, self.q_proj):
-            nn.init.xavier_uniform_(linear.weight, gain)
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(projection.weight, gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
@@ -81,160 +81,177 @@ class Attention(nn.Module):
         query: Tensor,
         memory: Optional[Tensor],
         query_padding: Optional[Tensor],
-        key_padding: Optional[Tensor],
         memory_padding: Optional[Tensor],
+        mask: Optional[Tensor],
         causal: bool,
+        beams: int,
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+        past: int,
         need_weights: bool,
         scores: Optional[Tensor],
         summed_layers: int,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Attend.
 
+        In incremental decoding the hypotheses ("beams") of one source sentence share its keys: each is one more query.
+
         Args:
-            query: B x T x C.
+            query: B x T x C, in incremental decoding (B * beams) x 1 x C.
             memory: the other sequence, B x S x K. Self-attention reads it before its own positions (cross+self).
             query_padding: B x T, True at padding; for the norms' statistics.
-            key_padding: B x T, True at the query's own positions that self-attention must not attend to.
-            memory_padding: B x S, True at padding.
-            causal: whether self-attention hides later positions.
+            memory_padding: B x S, True at padding; for the norms' statistics.
+            mask: which keys a query may attend to, broadcastable to B x H x (beams * T) x S; None where it is all,
+                or where ``causal`` says it.
+            causal: whether each position attends to itself and those before.
+            beams: the number of hypotheses of each sentence in the self-attention's cache.
             incremental_state: fairseq's cache; ``query`` is then the newest position alone (T = 1).
+            past: the number of keys in the self-attention's cache.
             need_weights: whether to return the attention weights.
-            scores: the scores summed over the layers below, B x H x T x S.
+            scores: the scores summed over the layers below, B x H x (beams * T) x S.
             summed_layers: over how many layers they are summed.
 
         Returns:
-            the output B x T x C, the weights B x H x T x S where asked for, and the summed scores B x H x T x S where
-            they are handed on.
+            the output (as ``query``), the weights (B * beams) x H x T x S where asked for, and the summed scores
+            where they are handed on.
         """
+        rows, length = query.size(0), query.size(1)
         q = self.q_proj(query)
         if self.q_norm is not None:
             q = self.q_norm(q, query_padding)
-        q = self.split_heads(q)
-        k, v = self.keys_and_values(query, memory, query_padding, memory_padding, incremental_state)
-        padding = self.padding(k, key_padding, memory_padding)
-        batch, length = query.size(0), query.size(1)
-        if k.size(0) != batch:
-            # Cross-attention caches one entry a source sentence; its beams are further queries of that sentence.
-            q = self.group_beams(q, k.size(0))
+        if self.cross:
+            k, v = self.memory_keys_and_values(memory, memory_padding, incremental_state)
+        else:
+            k, v = self.own_keys_and_values(query, memory, query_padding, beams, incremental_state, past)
+        sentences = k.size(0)
+        q = self.split_heads(q.reshape(sentences, -1, self.dim))
+        if mask is not None and mask.size(0) > 1 and mask.size(0) != sentences:
+            mask = mask.repeat_interleave(sentences // mask.size(0), 0)
 
         weights: Optional[Tensor] = None
         if self.residual_scores or need_weights:
             logits = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.head_dim)
-            if logits.dtype != torch.float64:
-                logits = logits.float()  # summed over layers, scores outgrow half precision
+            logits = widened(logits)  # summed over layers, scores outgrow half precision
             if self.residual_scores:
                 if scores is not None:
                     logits = logits + scores
                 scores = logits
                 if self.mean_scores:
                     logits = logits / (summed_layers + 1)
-            mask = self.mask(q, k, padding, causal)
+            if causal:
+                mask = torch.ones(length, k.size(2), dtype=torch.bool, device=q.device).tril()
             if mask is not None:
-                logits = logits.masked_fill(~mask, -math.inf)
+                # not -inf: a padded query before the first real key attends to nothing, and 0 / 0 would spread
+                logits = logits.masked_fill(~mask, -1e30)
             weights = logits.softmax(-1).to(q.dtype)
             out = torch.matmul(self.dropout_module(weights), v)
         else:
-            whole_and_causal = causal and padding is None and q.size(2) == k.size(2)
-            dropout = self.dropout_module.p if self.training else 0.0
-            if whole_and_causal:
-                out = F.scaled_dot_product_attention(q, k, v, None, dropout, True)
-            else:
-                out = F.scaled_dot_product_attention(q, k, v, self.mask(q, k, padding, causal), dropout, False)
+            dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
+            out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
 
-        if k.size(0) != batch:
-            out = self.ungroup_beams(out, batch, length)
-            weights = self.ungroup_beams(weights, batch, length) if weights is not None else None
         head_scale = self.head_scale
         if head_scale is not None:
             out = out * (1.0 + head_scale).to(out.dtype).view(1, -1, 1, 1)
-        out = out.transpose(1, 2).reshape(batch, length, self.dim)
+        out = out.transpose(1, 2).reshape(rows, length, self.dim)
         if self.inner_norm is not None:
             out = self.inner_norm(out, query_padding)
+        if weights is not None and sentences != rows:
+            weights = weights.transpose(1, 2).reshape(rows, length, self.heads, -1).transpose(1, 2)
         return self.out_proj(out), weights if need_weights else None, scores if self.residual_scores else None
 
-    def keys_and_values(
+    def memory_keys_and_values(
+        self,
+        memory: Optional[Tensor],
+        padding: Optional[Tensor],
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+    ) -> Tuple[Tensor, Tensor]:
+        """Return the keys and values of the other sequence, each B x H x S x D; computed once for each sentence."""
+        cache = self.get_incremental_state(incremental_state, "attn_state")
+        if cache is not None:
+            past_k, past_v = cache["prev_key"], cache["prev_value"]
+            if past_k is not None and past_v is not None:
+                return past_k, past_v
+        assert memory is not None
+        k, v = self.keys_and_values(memory, padding)
+        self.store(incremental_state, k, v)
+        return k, v
+
+    def own_keys_and_values(
         self,
         query: Tensor,
         memory: Optional[Tensor],
-        query_padding: Optional[Tensor],
-        memory_padding: Optional[Tensor],
+        padding: Optional[Tensor],
+        beams: int,
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+        past: int,
     ) -> Tuple[Tensor, Tensor]:
-        """Return keys and values, each B x H x S x D, from the cache as far as it holds them."""
-        cache = self.get_incremental_state(incremental_state, "attn_state")
+        """Return keys and values of the positions so far, each B x H x S x D, with those of ``memory`` before them.
+
+        In incremental decoding the newest positions of a sentence's hypotheses stand next to each other.
+        """
+        source = query
+        if incremental_state is not None:
+            source = query.reshape(-1, beams, self.dim)
+        if memory is not None and past == 0:
+            source = torch.cat([memory.to(query.dtype), source], 1)
+            padding = None
+        k, v = self.keys_and_values(source, padding)
+        if incremental_state is None:
+            return k, v
         past_k: Optional[Tensor] = None
         past_v: Optional[Tensor] = None
+        cache = self.get_incremental_state(incremental_state, "attn_state")
         if cache is not None:
             past_k, past_v = cache["prev_key"], cache["prev_value"]
-        if self.cross and past_k is not None and past_v is not None:
-            return past_k, past_v
-        source, padding = query, query_padding
-        if memory is not None and self.cross:
-            source, padding = memory, memory_padding
-        elif memory is not None and past_k is None:
-            source = torch.cat([memory.to(query.dtype), query], 1)
-            padding = None
+        end = past + k.size(2)
+        all_k, all_v = appended(past_k, k, past), appended(past_v, v, past)
+        self.store(incremental_state, all_k, all_v)
+        return all_k[:, :, :end], all_v[:, :, :end]
+
+    def keys_and_values(self, source: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """Return the keys and values of ``source`` (B x S x K), each B x H x S x D."""
         k, v = self.k_proj(source), self.v_proj(source)
         if self.k_norm is not None and self.v_norm is not None:
             k, v = self.k_norm(k, padding), self.v_norm(v, padding)
-        k, v = self.split_heads(k), self.split_heads(v)
-        if past_k is not None and past_v is not None:
-            k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-        if incremental_state is not None:
-            update: Dict[str, Optional[Tensor]] = {"prev_key": k, "prev_value": v}
-            self.set_incremental_state(incremental_state, "attn_state", update)
-        return k, v
-
-    def padding(self, k: Tensor, key_padding: Optional[Tensor], memory_padding: Optional[Tensor]) -> Optional[Tensor]:
-        """Return which of the S keys are padding, B x S, or None where none is."""
-        if self.cross:
-            return memory_padding
-        if memory_padding is None:
-            return key_padding
-        own = key_padding
-        if own is None:
-            own = memory_padding.new_zeros(memory_padding.size(0), k.size(2) - memory_padding.size(1))
-        return torch.cat([memory_padding, own], 1)
-
-    def mask(self, q: Tensor, k: Tensor, padding: Optional[Tensor], causal: bool) -> Optional[Tensor]:
-        """Return which keys each query may attend to, broadcastable to B x H x T x S, or None where all."""
-        length, keys = q.size(2), k.size(2)
-        allowed: Optional[Tensor] = None
-        if causal and length > 1:
-            allowed = torch.ones(length, keys, dtype=torch.bool, device=q.device).tril(keys - length)[None, None]
-        if padding is not None:
-            real = ~padding[:, None, None]
-            allowed = real if allowed is None else allowed & real
-        return allowed
+        return self.split_heads(k), self.split_heads(v)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Return B x T x C as B x H x T x D."""
         return x.view(x.size(0), x.size(1), self.heads, self.head_dim).transpose(1, 2)
 
-    def group_beams(self, q: Tensor, sentences: int) -> Tensor:
-        """Return (sentences * G) x H x 1 x D as sentences x H x G x D."""
-        return q.view(sentences, -1, self.heads, self.head_dim).transpose(1, 2)
+    def store(
+        self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]], k: Tensor, v: Tensor
+    ) -> None:
+        """Put keys and values into the cache."""
+        if incremental_state is not None:
+            cache: Dict[str, Optional[Tensor]] = {"prev_key": k, "prev_value": v}
+            self.set_incremental_state(incremental_state, "attn_state", cache)
 
-    def ungroup_beams(self, x: Tensor, batch: int, length: int) -> Tensor:
-        """Return sentences x H x G x D as (sentences * G) x H x 1 x D."""
-        return x.transpose(1, 2).reshape(batch, self.heads, length, x.size(3))
-
-    @torch.jit.export
-    def reorder_incremental_state(
-        self,
-        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
-        new_order: Tensor,
-    ) -> Optional[Dict[str, Dict[str, Optional[Tensor]]]]:
-        """Move the cached rows into the order of the surviving hypotheses."""
+    def select(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], sentences: Tensor) -> None:
+        """Keep the cache of these sentences, in this order."""
         cache = self.get_incremental_state(incremental_state, "attn_state")
         if cache is not None:
-            for name in cache:
-                rows = cache[name]
-                if rows is not None:
-                    cache[name] = rows.index_select(0, new_order)
-            return self.set_incremental_state(incremental_state, "attn_state", cache)
-        return incremental_state
+            k, v = cache["prev_key"], cache["prev_value"]
+            if k is not None and v is not None:
+                self.store(incremental_state, k.index_select(0, sentences), v.index_select(0, sentences))
+
+    def repeat(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], beams: int) -> None:
+        """Give every hypothesis a cache of its own of the same keys, where it has none yet."""
+        cache = self.get_incremental_state(incremental_state, "attn_state")
+        if cache is not None:
+            k, v = cache["prev_key"], cache["prev_value"]
+            if k is not None and v is not None:
+                self.store(incremental_state, k.repeat_interleave(beams, 0), v.repeat_interleave(beams, 0))
+
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], keys: Tensor) -> None:
+        """Give every hypothesis a cache of its own, of the ``keys`` (B x beams x S, numbers of keys) that it sees."""
+        cache = self.get_incremental_state(incremental_state, "attn_state")
+        if cache is not None:
+            k, v = cache["prev_key"], cache["prev_value"]
+            if k is not None and v is not None:
+                index = keys[:, None, :, :, None].expand(-1, self.heads, -1, -1, self.head_dim)
+                k = k.unsqueeze(2).expand(-1, -1, keys.size(1), -1, -1).gather(3, index)
+                v = v.unsqueeze(2).expand(-1, -1, keys.size(1), -1, -1).gather(3, index)
+                self.store(incremental_state, k.transpose(1, 2).flatten(0, 1), v.transpose(1, 2).flatten(0, 1))
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Split the q, k, v matrices that fairseq before 0.7 stored as one."""
@@ -244,3 +261,17 @@ class Attention(nn.Module):
                 for part, rows in zip("qkv", joined.chunk(3), strict=True):
                     state_dict[f"{name}.{part}_proj.{kind}"] = rows
 
+
+def appended(buffer: Optional[Tensor], new: Tensor, past: int) -> Tensor:
+    """Return a B x H x (room) x D buffer with ``new`` (B x H x n x D) behind its first ``past`` entries.
+
+    It grows by doubling and is written in place.
+    """
+    end = past + new.size(2)
+    if buffer is None or buffer.size(2) < end:
+        room = new.new_empty(new.size(0), new.size(1), max(2 * end, end + 16 * new.size(2)), new.size(3))
+        if buffer is not None:
+            room[:, :, :past] = buffer[:, :, :past]
+        buffer = room
+    buffer[:, :, past:end] = new
+    return buffer

@@ -63,7 +63,7 @@ class Norm(nn.Module):
             if x.dtype == torch.float32 and weight is not None and bias is not None:
                 weight, bias = weight.float(), bias.float()  # a widened stream in a half-precision model
             return F.layer_norm(x, [self.dim], weight, bias, self.eps)
-        h = x if x.dtype == torch.float64 else x.float()
+        h = widened(x)
         if self.kind == "rmsnorm":
             h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
         elif self.kind == "scalenorm":
@@ -78,30 +78,36 @@ class Norm(nn.Module):
         return h if bias is None else h + bias
 
     def statistics(self, h: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Return mean and variance over the real positions of the sentence (1 x 1 x C or B x 1 x C)."""
+        """Return mean and variance over the real positions of the batch (1 x 1 x C) or the sentence (B x 1 x C)."""
         running_mean, running_var = self.running_mean, self.running_var
+        batch = running_mean is not None
         if running_mean is not None and running_var is not None and not self.training:
             return running_mean, running_var
+        over = [0, 1] if batch else [1]
         real = torch.ones_like(h[..., :1]) if padding is None else (~padding).unsqueeze(-1).to(h.dtype)
-        over = [1] if running_mean is None else [0, 1]
-        total = torch.stack([real.sum(over, keepdim=True).expand(-1, -1, h.size(2)), (h * real).sum(over, keepdim=True)])
-        square = (h.square() * real).sum(over, keepdim=True)
-        if running_mean is not None:
-            total = all_reduce_sum(torch.cat([total, square.unsqueeze(0)]))
-            square = total[2]
-        count = total[0].clamp(min=1)
-        mean = total[1] / count
-        var = (square / count - mean.square()).clamp(min=0)
+        count = real.sum(over, keepdim=True)
+        total = (h * real).sum(over, keepdim=True)
+        if batch:
+            count, total = all_reduce_sum(count), all_reduce_sum(total)
+        mean = total / count.clamp(min=1)
+        square = ((h - mean).square() * real).sum(over, keepdim=True)
+        if batch:
+            square = all_reduce_sum(square)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():  # momentum 0.1 and the unbiased variance, as torch's BatchNorm
                 running_mean.lerp_(mean.flatten().to(running_mean.dtype), 0.1)
-                unbiased = var * count / (count - 1).clamp(min=1)
+                unbiased = square / (count - 1).clamp(min=1)
                 running_var.lerp_(unbiased.flatten().to(running_var.dtype), 0.1)
-        return mean, var
+        return mean, square / count.clamp(min=1)
 
     def extra_repr(self) -> str:
         """The kind and size, for printing the model."""
         return "none" if self.kind == "none" else f"{self.kind}, {self.dim}, eps={self.eps}"
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return ``x`` in at least float32."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def all_reduce_sum(x: Tensor) -> Tensor:

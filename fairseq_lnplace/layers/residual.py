@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.dropout import Dropout
-from fairseq_lnplace.layers.norm import Norm
+from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.placements.spec import Options, Position, Slots
 
@@ -93,7 +93,7 @@ class Residual(Norm):
         if self.layer_scaled and layer_scale is not None:
             branch = branch * (self.branch_start + layer_scale)
         elif self.branch_scale is not None:
-            branch = branch * (self.branch_start + self.branch_scale.float()).to(branch.dtype)
+            branch = branch * (self.branch_start + widened(self.branch_scale)).to(branch.dtype)
         elif self.progress is not None:
             branch = branch * self.progress.to(branch.dtype)
         elif self.branch_start != 1.0:

@@ -12,10 +12,20 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
+from fairseq_lnplace.layers.beams import (
+    ancestors_mask,
+    beam_size,
+    decoder_mask,
+    is_identity,
+    memory_columns,
+    real_keys,
+    sentences_of,
+)
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.history import History
-from fairseq_lnplace.layers.norm import Norm
+from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.profile import Profile
+from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.transformer_layer import LayerSpec, TransformerDecoderLayer, TransformerEncoderLayer
 from fairseq_lnplace.placements.spec import Options, Placement, Position, Side
 
@@ -72,6 +82,9 @@ class StackSpec:
         stack.profile = self.profile
         stack.dropout_module = Dropout(stack.dropout_module.p, module_name=stack.dropout_module.module_name)
         stack.second_scale = self.second_stream_scale()
+        if stack.quant_noise is not None:  # fairseq's own map of the embeddings, but under our noise
+            noise = stack.cfg.quant_noise
+            stack.quant_noise = linear(dim, dim, noise.pq, noise.pq_block_size, bias=False)
 
 
 def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
@@ -95,6 +108,7 @@ class TransformerEncoder(TransformerEncoderBase):  # type: ignore[misc]
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, spec: StackSpec) -> None:
         self.spec = spec
         super().__init__(cfg, dictionary, embed_tokens)
+        self.shares_rows = not cfg.cross_self_attention
         spec.install(self, embed_tokens.embedding_dim)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
@@ -140,13 +154,14 @@ class TransformerEncoder(TransformerEncoderBase):  # type: ignore[misc]
         outputs: List[Tensor] = []
         second: Optional[Tensor] = None
         if self.second_scale != 0.0:
-            second = widened(x) * self.second_scale
+            second = widened(x) * self.second_scale  # without norms, it outgrows half precision
         scores: Optional[Tensor] = None
         if self.history is not None:
             x = self.history(outputs, x, padding)
+        mask = real_keys(padding)
         summed_layers = 0
         for layer in self.layers:
-            x, second, scores = layer(x, padding, second, scores, summed_layers)
+            x, second, scores = layer(x, padding, mask, second, scores, summed_layers)
             summed_layers += 1
             if self.history is not None:
                 x = self.history(outputs, x, padding)
@@ -160,6 +175,41 @@ class TransformerEncoder(TransformerEncoderBase):  # type: ignore[misc]
             else:
                 x = self.layer_norm(x, padding)
         return x, states
+
+    @torch.jit.export
+    def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: Tensor) -> Dict[str, List[Tensor]]:
+        """Reorder the batch, as fairseq's search asks for it.
+
+        When the search makes ``beams`` hypotheses of each sentence, the sentences stay as they are, one row each, and
+        the decoder lets their hypotheses share it; "beams" in the result says how many there are.
+        """
+        sentences = encoder_out["encoder_padding_mask"][0].size(0)
+        beams = 1
+        if "beams" in encoder_out:
+            beams = int(encoder_out["beams"][0])
+        if beams == 1 and self.shares_rows:
+            made = beam_size(new_order, sentences)
+            if made > 1:
+                shared = dict(encoder_out)
+                shared["beams"] = [torch.tensor(made)]
+                return shared
+        kept = sentences_of(new_order, beams)
+        if kept is None:
+            kept = torch.div(new_order, beams, rounding_mode="floor")
+            beams = 1
+        if is_identity(kept, sentences):
+            return encoder_out
+        empty: List[Tensor] = []
+        return {
+            "encoder_out": [x.index_select(1, kept) for x in encoder_out["encoder_out"]],
+            "encoder_padding_mask": [x.index_select(0, kept) for x in encoder_out["encoder_padding_mask"]],
+            "encoder_embedding": [x.index_select(0, kept) for x in encoder_out["encoder_embedding"]],
+            "encoder_states": [x.index_select(1, kept) for x in encoder_out["encoder_states"]],
+            "fc_results": empty,
+            "src_tokens": [x.index_select(0, kept) for x in encoder_out["src_tokens"]],
+            "src_lengths": [x.index_select(0, kept) for x in encoder_out["src_lengths"]],
+            "beams": [torch.tensor(beams)],
+        }
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
@@ -236,17 +286,33 @@ class TransformerDecoder(TransformerDecoderBase):  # type: ignore[misc]
                 if self.cross_self_attention or bool(mask.any()):
                     memory_padding = mask
 
+        before = memory if self.cross_self_attention else None
         padding: Optional[Tensor] = None
-        key_padding: Optional[Tensor] = None
         causal = incremental_state is None and not full_context_alignment
+        beams, past = 1, 0
         if incremental_state is None:
             is_padding = prev_output_tokens.eq(self.padding_idx)
+            hidden: Optional[Tensor] = None
             if bool(is_padding.any()):
                 padding = is_padding
                 # The causal mask hides padding from all real positions where it only stands at the end.
-                real_after_padding = bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any())
-                if real_after_padding or not causal:
-                    key_padding = is_padding
+                if not causal or bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
+                    hidden = is_padding
+            self_mask = decoder_mask(prev_output_tokens.size(1), causal, hidden, before, memory_padding)
+            causal = causal and self_mask is None
+        else:
+            ancestors = self.next_ancestors(incremental_state, prev_output_tokens.size(0), memory)
+            beams, steps = ancestors.size(1), ancestors.size(2)
+            past = (steps - 1) * beams
+            self_mask = ancestors_mask(ancestors)
+            if before is not None:
+                own = self_mask
+                if own is None:
+                    own = torch.ones(1, 1, 1, steps, dtype=torch.bool, device=before.device)
+                columns = memory_columns(before, memory_padding, beams)
+                self_mask = torch.cat([columns, own.expand(columns.size(0), -1, beams, -1)], 3)
+                past += before.size(1) if steps > 1 else 0
+        cross_mask = real_keys(memory_padding)
 
         x = self.embed(prev_output_tokens, incremental_state)
         if self.embedding_norm is not None:
@@ -258,7 +324,7 @@ class TransformerDecoder(TransformerDecoderBase):  # type: ignore[misc]
         outputs: List[Tensor] = []
         second: Optional[Tensor] = None
         if self.second_scale != 0.0:
-            second = widened(x) * self.second_scale
+            second = widened(x) * self.second_scale  # without norms, it outgrows half precision
         self_scores: Optional[Tensor] = None
         cross_scores: Optional[Tensor] = None
         if self.history is not None:
@@ -270,9 +336,12 @@ class TransformerDecoder(TransformerDecoderBase):  # type: ignore[misc]
                 memory,
                 memory_padding,
                 padding,
-                key_padding,
+                self_mask,
+                cross_mask,
                 causal,
+                beams,
                 incremental_state,
+                past,
                 need_attn and index == alignment_layer,
                 second,
                 self_scores,
@@ -301,6 +370,61 @@ class TransformerDecoder(TransformerDecoderBase):  # type: ignore[misc]
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
 
+    def next_ancestors(
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
+    ) -> Tensor:
+        """Return, and keep, which hypothesis each one continues at each step, with the newest step: B x beams x T.
+
+        The hypotheses of a sentence share a cache if they share the encoder's row; see :mod:`.beams`.
+        """
+        state = self.get_incremental_state(incremental_state, "beams")
+        if state is None:
+            beams = 1 if memory is None else rows // memory.size(0)
+            ancestors = torch.zeros(rows // beams, beams, 0, dtype=torch.long, device=self.version.device)
+        else:
+            known = state["ancestors"]
+            assert known is not None
+            ancestors = known
+        beams = ancestors.size(1)
+        newest = torch.arange(beams, device=ancestors.device).view(1, -1, 1).expand(ancestors.size(0), -1, -1)
+        ancestors = torch.cat([ancestors, newest], 2)
+        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors}
+        self.set_incremental_state(incremental_state, "beams", update)
+        return ancestors
+
+    @torch.jit.export
+    def reorder_incremental_state_scripting(
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
+    ) -> None:
+        """Follow the search: let each row continue the hypothesis at ``new_order``.
+
+        Within a sentence only the record of ancestors changes; no key or value moves.
+        """
+        state = self.get_incremental_state(incremental_state, "beams")
+        if state is None:
+            return
+        ancestors = state["ancestors"]
+        assert ancestors is not None
+        beams = ancestors.size(1)
+        kept = sentences_of(new_order, beams)
+        if kept is None:  # rows go to other sentences: from now on each has a cache of its own
+            self.ungroup(incremental_state, ancestors)
+            ancestors = torch.zeros_like(ancestors).view(-1, 1, ancestors.size(2))
+            beams, kept = 1, new_order
+        if not is_identity(kept, ancestors.size(0)):
+            for layer in self.layers:
+                layer.select(incremental_state, kept)
+            ancestors = ancestors.index_select(0, kept)
+        own = torch.remainder(new_order, beams).view(-1, beams, 1)
+        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors.gather(1, own.expand(-1, -1, ancestors.size(2)))}
+        self.set_incremental_state(incremental_state, "beams", update)
+
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], ancestors: Tensor) -> None:
+        """Give every hypothesis a cache of its own."""
+        steps = torch.arange(ancestors.size(2), device=ancestors.device)
+        for layer in self.layers:
+            layer.ungroup(incremental_state, steps * ancestors.size(1) + ancestors)
+
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Return attention weights in evaluation only if ``need_attn``."""
         self.need_attn = need_attn
@@ -308,9 +432,7 @@ class TransformerDecoder(TransformerDecoderBase):  # type: ignore[misc]
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
         keep_final_norm(state_dict, name)
-        return super().upgrade_state_dict_named(state_dict, name)  # type: ignore[no-any-return]
-
-
-def widened(x: Tensor) -> Tensor:
-    """Return x in at least float32: a stream without norms outgrows half precision."""
-    return x if x.dtype == torch.float64 else x.float()
+        super().upgrade_state_dict_named(state_dict, name)
+        if self.adaptive_softmax is not None:  # fairseq adds the shared output projection, which there is not
+            state_dict.pop(f"{name}.output_projection.weight", None)
+        return state_dict

@@ -5,13 +5,13 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.attention import Attention
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
+from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.residual import Residual
 from fairseq_lnplace.placements.spec import Options, Placement, Position, Slots
 
@@ -82,11 +82,11 @@ class TransformerLayer(nn.Module):
 
     def build_fc1(self, in_dim: int, out_dim: int) -> nn.Linear:
         """Return the feed-forward's first matrix."""
-        return quant_noise(nn.Linear(in_dim, out_dim), self.q_noise, self.qn_block_size)  # type: ignore[no-any-return]
+        return linear(in_dim, out_dim, self.q_noise, self.qn_block_size)
 
     def build_fc2(self, in_dim: int, out_dim: int) -> nn.Linear:
         """Return the feed-forward's second matrix."""
-        return quant_noise(nn.Linear(in_dim, out_dim), self.q_noise, self.qn_block_size)  # type: ignore[no-any-return]
+        return linear(in_dim, out_dim, self.q_noise, self.qn_block_size)
 
     def build_residual(self, slots: Slots) -> Residual:
         """Return the residual connection around one sub-layer."""
@@ -133,6 +133,7 @@ class TransformerEncoderLayer(TransformerLayer):
         self,
         x: Tensor,
         padding: Optional[Tensor] = None,
+        mask: Optional[Tensor] = None,
         second: Optional[Tensor] = None,
         scores: Optional[Tensor] = None,
         summed_layers: int = 0,
@@ -141,7 +142,8 @@ class TransformerEncoderLayer(TransformerLayer):
 
         Args:
             x: B x T x C.
-            padding: B x T, True at padding; None where there is none.
+            padding: B x T, True at padding, for the norms' statistics; None where there is none.
+            mask: which positions may be attended to, broadcastable to B x H x T x T; None where it is all.
             second: the second stream, B x T x C.
             scores: the self-attention scores summed over the layers below, B x H x T x T.
             summed_layers: over how many layers they are summed.
@@ -151,7 +153,9 @@ class TransformerEncoderLayer(TransformerLayer):
         """
         layer_input = x
         h = self.self_attn_layer_norm.enter(x, padding)
-        h, _, scores = self.self_attn(h, None, padding, padding, None, False, None, False, scores, summed_layers)
+        h, _, scores = self.self_attn(
+            h, None, padding, None, mask, False, 1, None, 0, False, scores, summed_layers
+        )
         x, second = self.self_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
 
         h = self.feed_forward(self.final_layer_norm.enter(x, padding), padding)
@@ -179,9 +183,12 @@ class TransformerDecoderLayer(TransformerLayer):
         memory: Optional[Tensor],
         memory_padding: Optional[Tensor],
         padding: Optional[Tensor],
-        key_padding: Optional[Tensor],
+        self_mask: Optional[Tensor],
+        cross_mask: Optional[Tensor],
         causal: bool,
+        beams: int,
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+        past: int,
         need_weights: bool,
         second: Optional[Tensor],
         self_scores: Optional[Tensor],
@@ -191,13 +198,16 @@ class TransformerDecoderLayer(TransformerLayer):
         """Run the layer.
 
         Args:
-            x: B x T x C; the newest position alone (T = 1) with an ``incremental_state``.
+            x: B x T x C; with an ``incremental_state`` the newest position of every hypothesis, (B * beams) x 1 x C.
             memory: the encoder's output, B x S x K.
-            memory_padding: B x S, True at padding; None where there is none.
+            memory_padding: B x S, True at padding, for the norms' statistics; None where there is none.
             padding: B x T, True at padding, for the norms' statistics; None where there is none.
-            key_padding: B x T, True at positions that self-attention must not attend to.
+            self_mask: which positions self-attention may attend to; None where it is all or ``causal`` says it.
+            cross_mask: which positions of the memory may be attended to; None where it is all.
             causal: whether self-attention hides later positions.
+            beams: the number of hypotheses of each sentence in the self-attention's cache.
             incremental_state: fairseq's cache.
+            past: the number of keys in the self-attention's cache.
             need_weights: whether to return the cross-attention weights.
             second: the second stream, B x T x C.
             self_scores: the self-attention scores summed over the layers below, B x H x T x T.
@@ -209,10 +219,20 @@ class TransformerDecoderLayer(TransformerLayer):
         """
         layer_input = x
         before = memory if self.cross_self_attention else None
-        before_padding = memory_padding if self.cross_self_attention else None
         h = self.self_attn_layer_norm.enter(x, padding)
         h, _, self_scores = self.self_attn(
-            h, before, padding, key_padding, before_padding, causal, incremental_state, False, self_scores, summed_layers
+            h,
+            before,
+            padding,
+            None,
+            self_mask,
+            causal,
+            beams,
+            incremental_state,
+            past,
+            False,
+            self_scores,
+            summed_layers,
         )
         x, second = self.self_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
 
@@ -220,13 +240,38 @@ class TransformerDecoderLayer(TransformerLayer):
         if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None and memory is not None:
             h = self.encoder_attn_layer_norm.enter(x, padding)
             h, weights, cross_scores = self.encoder_attn(
-                h, memory, padding, None, memory_padding, False, incremental_state, need_weights, cross_scores, summed_layers
+                h,
+                memory,
+                padding,
+                memory_padding,
+                cross_mask,
+                False,
+                beams,
+                incremental_state,
+                past,
+                need_weights,
+                cross_scores,
+                summed_layers,
             )
             x, second = self.encoder_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
 
         h = self.feed_forward(self.final_layer_norm.enter(x, padding), padding)
         x, second = self.final_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
         return x, weights, second, self_scores, cross_scores
+
+    @torch.jit.export
+    def select(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], sentences: Tensor) -> None:
+        """Keep the cache of these sentences, in this order."""
+        self.self_attn.select(incremental_state, sentences)
+        if self.encoder_attn is not None:
+            self.encoder_attn.select(incremental_state, sentences)
+
+    @torch.jit.export
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], keys: Tensor) -> None:
+        """Give every hypothesis a cache of its own, of the ``keys`` (B x beams x T, numbers of keys) of its past."""
+        self.self_attn.ungroup(incremental_state, keys)
+        if self.encoder_attn is not None:
+            self.encoder_attn.repeat(incremental_state, keys.size(1))
 
     def norm_names(self) -> Tuple[str, ...]:
         """The residual connections in the order of execution."""

@@ -172,7 +172,7 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
     real = tokens.ne(PAD)
     for layer, (inputs, outputs) in zip(stack.layers, seen, strict=True):
         if method == "resi_dual":
-            second = inputs[2 if side == "encoder" else 8]
+            second = inputs[3 if side == "encoder" else 11]
             expected, second = oracle.resi_dual_layer(layer, inputs[0], second)
             assert_close(outputs[1 if side == "encoder" else 2][real], second[real], rtol=1e-9, atol=1e-9)
         elif method == "dlcl":
