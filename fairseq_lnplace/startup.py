@@ -22,14 +22,13 @@ class Watcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Hand `fairseq`, `fairseq_cli` and `hydra` to compat's finder, once; leave every other name alone."""
+        """Hand `fairseq`, `fairseq_cli` and `hydra` to compat's finder; leave every other name alone."""
         if name not in ("fairseq", "fairseq_cli", "hydra"):
             return None
-        sys.meta_path.remove(self)
         compat = load_compat()
         if compat is None:
             return None
-        compat.activate()
+        compat.activate()  # which takes this finder's place
         spec: ModuleSpec | None = compat.FINDER.find_spec(name, path, target)
         return spec
 

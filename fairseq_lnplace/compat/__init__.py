@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -23,7 +22,7 @@ from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
 
-__all__ = ["REPAIRS", "activate", "is_active", "is_doctor", "load_checkpoint"]
+__all__ = ["FINDER", "REPAIRS", "activate", "is_doctor", "load_checkpoint"]
 
 Execute = Callable[[ModuleType], None]
 
@@ -56,7 +55,8 @@ class _Finder:
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             # On the loader's instance, which belongs to this one module: its other methods stay as they are.
-            spec.loader.exec_module = partial(REPAIRS[name], execute=spec.loader.exec_module)  # type: ignore[method-assign]
+            repair, execute = REPAIRS[name], spec.loader.exec_module
+            spec.loader.exec_module = lambda module: repair(module, execute)  # type: ignore[method-assign]
         return spec
 
 
@@ -67,14 +67,10 @@ def activate() -> None:
     """Install the finder, once, and repair what is imported already."""
     if FINDER in sys.meta_path:
         return
-    sys.meta_path.insert(0, FINDER)
+    # In place of the finder that waits for the first import of fairseq, if an installation has started one.
+    sys.meta_path[:] = [FINDER, *(finder for finder in sys.meta_path if type(finder).__name__ != "Watcher")]
     for name in REPAIRS.keys() & sys.modules.keys():
         REPAIRS[name](sys.modules[name], lambda _: None)
-
-
-def is_active() -> bool:
-    """Say whether the finder is installed in this process."""
-    return FINDER in sys.meta_path
 
 
 def is_doctor() -> bool:

@@ -170,9 +170,9 @@ numpy.np = types.ModuleType("numpy")
 from fairseq_lnplace import compat
 compat.activate()
 compat.activate()
-print(compat.is_active(), sys.meta_path.count(compat.FINDER), numpy.np.int)
+print(sys.meta_path.count(compat.FINDER), numpy.np.int)
 """.replace("PACKAGE", repr(str(PACKAGE)))
-    assert run(code, hook=False).stdout == "True 1 <class 'int'>\n"
+    assert run(code, hook=False).stdout == "1 <class 'int'>\n"
 
 
 def test_spawned_processes_are_repaired(tmp_path: Path) -> None:
@@ -191,3 +191,20 @@ def test_spawned_processes_are_repaired(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "work.py")], capture_output=True, text=True, env=environment, timeout=60
     )
     assert (done.stdout, done.stderr) == ("[8]\n", "")
+
+
+def test_each_repair_is_made_once_in_an_installed_checkout(tmp_path: Path) -> None:
+    """The package is imported first: its finder takes the place of the one that waits since the start of Python."""
+    fake_fairseq(tmp_path, WHOLE)
+    code = f"""
+import sys, types
+sys.modules["fairseq_lnplace"] = types.ModuleType("fairseq_lnplace")  # stands in for the package, which needs torch
+sys.modules["fairseq_lnplace"].__path__ = [{str(PACKAGE)!r}]
+from fairseq_lnplace import compat
+made = []
+compat.REPAIRS["fairseq"] = lambda module, execute: (made.append(module.__name__), execute(module))
+compat.activate()
+import fairseq
+print(made, [type(finder).__name__ for finder in sys.meta_path].count("Watcher"))
+"""
+    assert run(code, tmp_path).stdout == "['fairseq'] 0\n"
