@@ -14,9 +14,9 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
     LabelSmoothedCrossEntropyCriterionWithAlignment,
 )
 from fairseq.data import Dictionary
+from fairseq.dataclass.configs import EMAConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
-from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from helpers import arguments, batch, dictionary, fill_in, stock_model, tiny_model, tiny_task
 from torch import Tensor, nn
