@@ -8,5 +8,6 @@ __version__ = "0.1.0"
 
 compat.activate()
 
-from fairseq_lnplace import criterions, lr_schedulers, optimizers  # noqa: E402, F401 (importing registers)
-from fairseq_lnplace.models import bert, decoder_lm, translation  # noqa: E402, F401
+if not compat.is_doctor():  # which has to run where torch or fairseq does not import
+    from fairseq_lnplace import criterions, lr_schedulers, optimizers  # noqa: F401 (importing registers)
+    from fairseq_lnplace.models import bert, decoder_lm, translation  # noqa: F401
