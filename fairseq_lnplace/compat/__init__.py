@@ -17,8 +17,9 @@ from types import ModuleType
 from fairseq_lnplace.compat.checkpoints import load_checkpoint, load_safely
 from fairseq_lnplace.compat.defaults import allow_instances
 from fairseq_lnplace.compat.fast_path import switch_off
+from fairseq_lnplace.compat.hydra_train import in_hydra_train
 from fairseq_lnplace.compat.numpy_names import add_names
-from fairseq_lnplace.compat.one_sentence import in_every_command, in_hydra_train
+from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
 

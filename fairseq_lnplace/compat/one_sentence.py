@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["in_every_command", "in_hydra_train", "sentence_of"]
+__all__ = ["in_every_command", "print_sentence", "sentence_of"]
 
 # As Python prints an exception, also one of a spawned trainer or a DataLoader's worker, which reaches this process as
 # text ("Caught LnplaceError in DataLoader worker process 0. Original Traceback ...").
@@ -33,29 +33,11 @@ def in_every_command(module: ModuleType, execute: Callable[[ModuleType], None]) 
         if sentence is None:
             usual(kind, error, trace)
         else:
-            _print(sentence)
+            print_sentence(sentence)
 
     sys.excepthook = excepthook
 
 
-def in_hydra_train(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Execute `fairseq_cli.hydra_train`; our errors leave it as an exit, since Hydra prints every exception itself."""
-    execute(module)
-    train = module._hydra_main
-
-    def train_or_exit(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return train(*args, **kwargs)
-        except Exception as error:
-            sentence = sentence_of(error)
-            if sentence is None:
-                raise
-            _print(sentence)
-            sys.exit(1)
-
-    vars(module)["_hydra_main"] = train_or_exit
-
-
-def _print(sentence: str) -> None:
+def print_sentence(sentence: str) -> None:
     """Print the sentence on stderr, after the command's name."""
     print(f"{os.path.basename(sys.argv[0])}: {sentence}", file=sys.stderr)

@@ -19,7 +19,7 @@ from fairseq.data import data_utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
-from fairseq_lnplace.compat import one_sentence, score
+from fairseq_lnplace.compat import hydra_train, one_sentence, score
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.errors import LnplaceError
@@ -190,11 +190,27 @@ def test_hydra_train_exits_with_our_sentence(
         raise error
 
     module = ModuleType("fairseq_cli.hydra_train")
-    vars(module)["_hydra_main"] = train
-    one_sentence.in_hydra_train(module, nothing)
+    vars(module).update(_hydra_main=train, cli_main=lambda: None)
+    hydra_train.in_hydra_train(module, nothing)
     with pytest.raises(ends):
         module._hydra_main({})
     assert capsys.readouterr().err.endswith("why\n" if ends is SystemExit else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("+lr_scheduler._name=x +lr_scheduler.a=1 b=2", "~lr_scheduler +lr_scheduler._name=x +lr_scheduler.a=1 b=2"),
+        ("lr_scheduler._name=x lr_scheduler.a=1", "~lr_scheduler +lr_scheduler._name=x +lr_scheduler.a=1"),
+        ("++criterion._name=x", "~criterion +criterion._name=x"),
+        ("~lr_scheduler +lr_scheduler._name=x", "~lr_scheduler +lr_scheduler._name=x"),
+        ("lr_scheduler=x lr_scheduler._name=x", "lr_scheduler=x lr_scheduler._name=x"),
+        ("+model._name=x optimizer._name=adam", "+model._name=x optimizer._name=adam"),
+        ("--config-name mine +lr_scheduler._name=x", "--config-name mine +lr_scheduler._name=x"),
+    ],
+)
+def test_hydra_train_names_a_group_that_has_a_default(given: str, meant: str) -> None:
+    assert hydra_train.without_defaults(given.split()) == meant.split()
 
 
 def test_a_command_ends_with_the_sentence_and_status_1(tmp_path: Path) -> None:
