@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from fairseq import options
 from fairseq.models.transformer import TransformerConfig
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.models._architectures import fill_in
@@ -67,6 +67,17 @@ def saved(cfg: Any) -> Any:
     """Return the configuration that goes into the checkpoint: fairseq builds a model by its dataclass from a copy."""
     parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
     return cfg if parent is None else parent.model
+
+
+def write_back(cfg: Any) -> None:
+    """Put a resolved model configuration into the whole one, whose trainer reads it and whose checkpoint keeps it.
+
+    fairseq hands a model that is asked for by its own name, and not as an architecture, a copy of ``cfg.model``.
+    """
+    whole = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    if whole is not None and "model" in whole and whole.model is not cfg:
+        with open_dict(whole):
+            whole.model = cfg
 
 
 def check_side(cfg: Any, method: Method, side: Side) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.layers.stack import TransformerEncoder
 from fairseq_lnplace.models._architectures import BERT_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields
+from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields, write_back
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import BertLNPlaceConfig, flat_defaults
 
@@ -87,6 +87,7 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
         check_side(cfg, method, "encoder")
         check_common(cfg, method)
         apply_pruning(cfg, method)
+        write_back(cfg)
         with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():  # RobertaEncoder writes into it
             model = cls(cfg, BertEncoder(cfg, task.source_dictionary, method))
         initialise(model, cfg.init)

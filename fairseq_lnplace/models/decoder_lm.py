@@ -21,6 +21,7 @@ from fairseq_lnplace.models._config import (
     check_side,
     nested_config,
     open_fields,
+    write_back,
 )
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig, flat_defaults
@@ -53,6 +54,7 @@ class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type:
         if cfg.character_embeddings:
             raise LnplaceError("`--character-embeddings` must be left out: this model reads pieces, not characters")
         apply_pruning(cfg, method)
+        write_back(cfg)
         nested = nested_config(cfg, TransformerLMLNPlaceConfig, method)
         nested.checkpoint_activations = bool(cfg.checkpoint_activations or cfg.offload_activations)
         embed_tokens = build_embedding(cfg, task)

@@ -20,6 +20,7 @@ from fairseq_lnplace.models._config import (
     check_side,
     nested_config,
     open_fields,
+    write_back,
 )
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import TransformerLNPlaceConfig, flat_defaults
@@ -55,6 +56,7 @@ class TransformerLNPlaceModel(MethodModel, TransformerModelBase):  # type: ignor
         method = Method.from_config(cfg, cfg.encoder_layers, cfg.decoder_layers)
         check_options(cfg, method, task)
         apply_pruning(cfg, method)
+        write_back(cfg)
         nested = nested_config(cfg, TransformerLNPlaceConfig, method)
         model = super().build_model(nested, task)
         initialise(model, cfg.init)
