@@ -95,7 +95,7 @@ def text(about: dict[str, Any]) -> Iterator[tuple[str, Iterable[str]]]:
     )
     yield "parameters, besides matrices and embeddings", parameter_lines(about["parameters"])
     yield "options", (f"{each['flag']} (default {each['default']}): {each['help']}" for each in about["options"])
-    yield "stock fairseq", [about["stock_equivalent"] or "no equivalent"]
+    yield "stock fairseq", [about["stock_equivalent"] or f"no equivalent: {about['stock_obstacle']}"]
     yield "models", [", ".join(about["models"]) + f"; warm-up {'needed' if about['needs_warmup'] else 'not needed'}"]
     yield "paper and code", filter(None, [about["paper_and_code"]])
     yield "our extension", filter(None, [about["our_extension"]])

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.models._method import STOCK_PLACEMENTS
-from fairseq_lnplace.placements import equation
+from fairseq_lnplace.placements import equation, stock
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
 from fairseq_lnplace.placements.parameters import extra_parameters, parameters
-from fairseq_lnplace.placements.spec import ONE, UNIT, Constant, Layer, Options, Placement, Side
+from fairseq_lnplace.placements.spec import ONE, Constant, Gains, Options, Placement, Side
 
 __all__ = ["describe", "short_citation", "summary"]
 
 MODEL_KINDS = {"encoder-decoder": "transformer_", "decoder-only": "transformer_lm_", "encoder-only": "bert_"}
-STOCK_FLAGS = {
-    False: "--arch transformer",
-    True: "--arch transformer --encoder-normalize-before --decoder-normalize-before",
-}
-# The fields of a Placement that decide its equation; the rest decides values and words.
-EQUATION = (
-    "layer",
-    "lower_layer",
-    "embedding_norm",
-    "final_norm",
-    "final_norm_eps",
-    "second_stream",
-    "residual_scores",
-    "history",
-)
 ROLES = ("query", "key", "value", "output", "fc1", "fc2", "embedding")
 
 
@@ -61,7 +45,7 @@ def describe(name: str, depth: Depth | None = None, given: Options | None = None
         "initialisation": gains(form, options, depth),
         "parameters": parameters(form, options, depth),
         "options": [option(each) for each in form.options],
-        "stock_equivalent": stock_equivalent(form),
+        **stock_equivalent(form, options, depth),
         "models": [kind for kind, prefix in MODEL_KINDS.items() if prefix + name in ARCH_MODEL_REGISTRY],
         "paper_and_code": form.paper_differs,
         "our_extension": form.extension,
@@ -157,15 +141,19 @@ def option(name: str) -> dict[str, Any]:
     return {"flag": "--" + name.replace("_", "-"), "default": each.default, "help": each.help}
 
 
-def stock_equivalent(placement: Placement) -> str | None:
-    """Return stock fairseq's options for the same equation; None where it has none."""
-    for name, normalize_before in STOCK_PLACEMENTS.items():
-        stock = placements.get(name)
-        if all(getattr(placement, slot) == getattr(stock, slot) for slot in EQUATION):
-            apart = "" if placement.gains == stock.gains else ", the initialisation apart"
-            return STOCK_FLAGS[normalize_before] + apart
-    unscaled = replace(placement, layer=Layer(*(replace(slots, skip_scale=UNIT) for slots in placement.layer.slots)))
-    if unscaled == placement:
-        return None
-    equivalent = stock_equivalent(unscaled)
-    return equivalent and f"{equivalent}, once the skip's factor is folded into the neighbouring weights"
+def stock_equivalent(placement: Placement, options: Options, depth: Depth) -> dict[str, str | None]:
+    """Return stock fairseq's options for the same equation at this depth, or what keeps stock from it."""
+    obstacles = [stock.obstacle(placement, options, depth.positions(side)) for side in depth.sides]
+    if reason := next(filter(None, obstacles), None):
+        return {"stock_equivalent": None, "stock_obstacle": reason}
+    arch = "transformer" if len(depth.sides) == 2 else "roberta" if depth.encoder_layers else "transformer_lm"
+    first = placement.at(depth.positions(depth.sides[0])[0], options).self_attention
+    flags = [f"--{side}-normalize-before" for side in depth.sides if stock.normalize_before(first)]
+    if flags and not placement.final_norm:
+        flags.append("--no-decoder-final-norm")
+    text = " ".join([f"--arch {arch}", *flags])
+    if placement.gains != Gains():
+        text += ", the initialisation apart"
+    if stock.has_factors(first):
+        text += ", once its factors are folded into the neighbouring weights (lnplace export)"
+    return {"stock_equivalent": text, "stock_obstacle": None}

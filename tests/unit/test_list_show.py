@@ -287,7 +287,7 @@ def test_extra_parameters_add_up(name: str) -> None:
 
 
 def test_stock_equivalents() -> None:
-    folded = ", once the skip's factor is folded into the neighbouring weights"
+    folded = ", once its factors are folded into the neighbouring weights (lnplace export)"
     apart = ", the initialisation apart"
     post, before = "--arch transformer", " --encoder-normalize-before --decoder-normalize-before"
     equivalents = {name: at_base_depth(name)["stock_equivalent"] for name in placements.names()}
@@ -299,7 +299,27 @@ def test_stock_equivalents() -> None:
         "admin_analytic": post + folded,
         "deepnorm": post + apart + folded,
         "dsinit": post + apart,
+        "branchnorm": post + folded,
+        "layerscale": post + before + folded,
+        "lnscaling": post + before + folded,
     }
+    assert {name for name in equivalents if at_base_depth(name)["stock_obstacle"]} == {
+        name for name, flags in equivalents.items() if flags is None
+    }
+
+
+def test_stock_equivalents_depend_on_the_model_and_the_depth() -> None:
+    def at(name: str, *depth: int) -> tuple[str | None, str | None]:
+        about = describe(name, Depth(*depth))
+        return about["stock_equivalent"], about["stock_obstacle"]
+
+    before = " --encoder-normalize-before --decoder-normalize-before"
+    assert at("preln", 6, 6) == (None, "stock's Pre-LN encoder always ends with a norm")
+    flags = "--arch transformer_lm --decoder-normalize-before --no-decoder-final-norm"
+    assert at("preln", 0, 6) == (flags, None)
+    assert at("postln", 6, 0) == ("--arch roberta", None)
+    assert at("mixln", 6, 6) == (None, "some of its sub-layers are Post-LN and some Pre-LN")
+    assert at("mixln", 3, 3) == ("--arch transformer" + before, None)  # a quarter of three layers is none
 
 
 def test_short_citations() -> None:
