@@ -1,7 +1,8 @@
 """A grid of trainings: cells, each one `fairseq-train` command, read from a YAML file.
 
 The file holds ``common`` options, ``cells`` with a ``title`` and options of their own, and ``scales``, each with
-further options under ``train`` and evaluations under ``evaluate``; see `quickstart.yaml`.
+further options under ``train`` and evaluations under ``evaluate``; see `quickstart.yaml`. ``${.name}`` takes another
+option's value, whichever of the three it comes from.
 """
 
 from __future__ import annotations
@@ -74,15 +75,16 @@ def read_grid(path: Path, scale: str, extra: Sequence[str] = ()) -> Grid:
     Raises:
         LnplaceError: the file has no such scale.
     """
-    content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    if scale not in content["scales"]:
-        raise must_be("--scale", f"one of {', '.join(content['scales'])}", scale)
-    chosen = content["scales"][scale]
+    content: Any = OmegaConf.load(path)
+    if scale not in content.scales:
+        raise must_be("--scale", f"one of {', '.join(content.scales)}", scale)
+    chosen = content.scales[scale]
+    evaluate: Any = OmegaConf.to_container(chosen.evaluate)
     cells = []
-    for name, own in content["cells"].items():
-        title = own.pop("title")
-        train = words({**content["common"], **own, **chosen["train"]})
-        cells.append(Cell(name, title, (*train, *extra), tuple(chosen["evaluate"])))
+    for name, own in content.cells.items():
+        options: Any = OmegaConf.to_container(OmegaConf.merge(content.common, own, chosen.train), resolve=True)
+        title = options.pop("title")
+        cells.append(Cell(name, title, (*words(options), *extra), tuple(evaluate)))
     return Grid(path.stem, scale, tuple(cells))
 
 

@@ -128,6 +128,10 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     jobs = min(args.jobs, len(runs))
     threads = args.threads or max(1, cores // jobs)
+    where = "the CPU" if "--cpu" in grid.cells[0].train else "the GPU with --fp16 (--device cpu avoids it)"
+    console.print(
+        f"{jobs} models side by side on {where}, {threads} of {cores} cores each; logs in {dest}", soft_wrap=True
+    )
     fresh = not any(run.progress() for run in runs)
     start = time.monotonic()
     watch(runs, dest, jobs, threads, console)

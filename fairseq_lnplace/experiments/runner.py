@@ -224,7 +224,8 @@ def run_all(
         show: called every ``every`` seconds, and once at the end.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM; all processes have ended then, and a further call continues.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or a closed terminal; all processes have ended by then, and a further call
+            continues.
     """
 
     async def limited(run: Run, free: asyncio.Semaphore, processes: Processes) -> None:
@@ -235,7 +236,7 @@ def run_all(
         free, processes = asyncio.Semaphore(jobs), Processes(threads, lock)
         work = [asyncio.create_task(limited(run, free, processes)) for run in runs if run.state == "waiting"]
         everything = asyncio.gather(*work)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, everything.cancel)
         try:
             while not everything.done():

@@ -137,7 +137,7 @@ def test_divergence_is_recorded_and_not_tried_again(data: Path, behaviour: str) 
     assert not list(run.folder.glob("*.json*test*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_the_processes_and_the_next_call_continues(data: Path, number: signal.Signals) -> None:
     (run,) = planned(data, "stop")
     sent = []
