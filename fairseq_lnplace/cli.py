@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "prepare": "prepare",
     "evaluate": "evaluate",
     "average": "average",
+    "export": "export",
     "show": "show",
     "user-dir": "user_dir",
     "doctor": "doctor",
@@ -26,7 +27,9 @@ COMMANDS: dict[str, str] = {
 
 def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """Return the parser with the given sub-commands; only their modules are imported."""
-    parser = argparse.ArgumentParser(prog="lnplace", description="The laboratory for the placement of normalisation in Transformers.")
+    parser = argparse.ArgumentParser(
+        prog="lnplace", description="The laboratory for the placement of normalisation in Transformers."
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:
         module = importlib.import_module(f"fairseq_lnplace.commands.{COMMANDS[name]}")

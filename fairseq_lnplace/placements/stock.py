@@ -58,7 +58,8 @@ def obstacle(placement: Placement, options: Options, positions: Sequence[Positio
             return reason
     if placement.history != "none":
         return "its layers read the outputs of all layers below"
-    branches = (0, 1, 2) if positions[0].side == "decoder" and positions[0].encoder_layers else (0, 2)
+    first = positions[0]
+    branches = (0, 1, 2) if first.side == "decoder" and first.encoder_layers and first.cross else (0, 2)
     slots = [placement.at(position, options).slots[branch] for position in positions for branch in branches]
     for each in slots:
         for slot, reason in SUBLAYER_SLOTS.items():
@@ -78,6 +79,6 @@ def obstacle(placement: Placement, options: Options, positions: Sequence[Positio
         return "its Post-LN ends with a further norm"
     if placement.final_norm and placement.final_norm_eps != STOCK_EPS:
         return f"its final norm adds {placement.final_norm_eps} to the variance"
-    if pre and not placement.final_norm and positions[0].side == "encoder":
+    if pre and not placement.final_norm and first.side == "encoder":
         return "stock's Pre-LN encoder always ends with a norm"
     return None
