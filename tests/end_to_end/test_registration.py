@@ -1,0 +1,147 @@
+"""The package registers once and silently, whichever way it is imported first, and trains on two ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_lnplace
+
+pytestmark = pytest.mark.slow
+
+PACKAGE = Path(fairseq_lnplace.__file__).parent
+ASK = """
+import sys
+from argparse import Namespace
+from fairseq import utils
+utils.import_user_module(Namespace(user_dir={user_dir!r}))
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
+assert "transformer_preln_final" in ARCH_MODEL_REGISTRY and "inverse_sqrt_nowarmup" in LR_SCHEDULER_REGISTRY
+import fairseq_lnplace
+assert ARCH_MODEL_REGISTRY["transformer_deepnorm"] is fairseq_lnplace.models.translation.TransformerLNPlaceModel
+utils.import_user_module(Namespace(user_dir={user_dir!r}))
+"""
+
+
+def python(code: str, folder: Path, status: int = 0, path: str = "", **environment: str) -> str:
+    """Run Python code in a folder, in a process of its own, and return what it said, but for fairseq's own log."""
+    everything = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=everything, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == status, done.stderr[-2000:]
+    lines = (done.stdout + done.stderr).splitlines(keepends=True)
+    return "".join(line for line in lines if " | INFO | fairseq" not in line)
+
+
+@pytest.mark.parametrize("user_dir", [str(PACKAGE), f"{PACKAGE}/"], ids=["plain", "trailing slash"])
+def test_as_user_dir_first_from_another_folder(user_dir: str, tmp_path: Path) -> None:
+    assert python(ASK.format(user_dir=user_dir), tmp_path) == ""
+
+
+def test_as_a_relative_user_dir(tmp_path: Path) -> None:
+    relative = os.path.relpath(PACKAGE, tmp_path)
+    assert python(ASK.format(user_dir=relative), tmp_path) == ""
+
+
+@pytest.mark.parametrize("first", ["import fairseq_lnplace", "from fairseq_lnplace.models import translation"])
+def test_as_a_package_first(first: str, tmp_path: Path) -> None:
+    assert python(first + ASK.format(user_dir=str(PACKAGE)), tmp_path) == ""
+
+
+def test_an_empty_folder_called_fairseq_is_no_fairseq(tmp_path: Path) -> None:
+    """It would be a namespace package, "unknown location", if it came first."""
+    (tmp_path / "fairseq").mkdir()
+    assert python("import fairseq_lnplace" + ASK.format(user_dir=str(PACKAGE)), tmp_path) == ""
+
+
+def test_in_a_spawned_child(tmp_path: Path) -> None:
+    """As fairseq starts its ranks: the child gets the configuration, and imports the user directory itself."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import torch\n"
+        f"def child(rank):\n    exec({ASK.format(user_dir=str(PACKAGE))!r}, {{}})\n"
+        "if __name__ == '__main__':\n    torch.multiprocessing.spawn(child, nprocs=2)\n",
+        encoding="utf-8",
+    )
+    assert python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", tmp_path) == ""
+
+
+def test_installed_and_as_a_checkout_at_once(tmp_path: Path) -> None:
+    """Whichever is imported first is used; a second copy as user directory is refused, but a link is the same copy."""
+    checkout = tmp_path / "a checkout" / "fairseq_lnplace"
+    shutil.copytree(PACKAGE, checkout, ignore=shutil.ignore_patterns("__pycache__"))
+    assert python(ASK.format(user_dir=str(checkout)), tmp_path) == ""
+    said = python(
+        "import fairseq_lnplace, sys\n"
+        f"sys.argv = ['fairseq-train', 'data', '--user-dir', {str(checkout)!r}, '--arch', 'transformer_postln']\n"
+        "from fairseq_cli.train import cli_main\n"
+        "cli_main()",
+        tmp_path,
+        status=1,
+    )
+    assert said.count("\n") == 1
+    assert f"`--user-dir` must be {PACKAGE}, where fairseq_lnplace is imported from, but is another copy" in said
+    link = tmp_path / "links" / "fairseq_lnplace"
+    link.parent.mkdir()
+    link.symlink_to(PACKAGE)
+    assert python("import fairseq_lnplace" + ASK.format(user_dir=str(link)), tmp_path) == ""
+
+
+def test_a_clash_is_told_in_one_sentence(tmp_path: Path) -> None:
+    said = python(
+        "from fairseq.models import register_model_architecture\n"
+        "register_model_architecture('transformer', 'transformer_deepnorm')(lambda args: None)\n"
+        "import fairseq_lnplace",
+        tmp_path,
+        status=1,
+    )
+    assert "`transformer_deepnorm` must be free for fairseq_lnplace, but another package has registered it" in said
+
+
+RANK = """
+import sys, torch
+sys.path[:0] = {paths!r}
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from helpers import batch, tiny_model
+from fairseq_lnplace import placements
+
+def rank(number):
+    dist.init_process_group("gloo", init_method="file://{meeting}", rank=number, world_size=2)
+    for name in placements.names():
+        options = {{"norm_type": "batchnorm"}} if name == "postln" else {{}}
+        model = DistributedDataParallel(tiny_model(name, **options))
+        for step in range(3):
+            inputs = batch(seed=10 * number + step)["net_input"]
+            model.zero_grad()
+            model(**inputs)[0].square().mean().backward()
+            gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
+            both = [torch.empty_like(gradients) for _ in range(2)]
+            dist.all_gather(both, gradients)
+            assert torch.equal(*both), name
+            for parameter in model.parameters():
+                parameter.data.sub_(0.01 * parameter.grad)
+        state = torch.cat([t.double().flatten() for t in model.module.state_dict().values()])
+        both = [torch.empty_like(state) for _ in range(2)]
+        dist.all_gather(both, state)
+        assert torch.equal(*both), name
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, nprocs=2)
+"""
+
+
+def test_every_placement_on_two_ranks(tmp_path: Path) -> None:
+    """Three updates under PyTorch's own DDP, which refuses unused parameters; ranks with different data stay equal."""
+    script = tmp_path / "ranks.py"
+    paths = [str(Path(__file__).parents[1]), str(PACKAGE.parent)]
+    script.write_text(RANK.format(paths=paths, meeting=str(tmp_path / "meeting")), encoding="utf-8")
+    python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", tmp_path)
