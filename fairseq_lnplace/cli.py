@@ -18,9 +18,11 @@ COMMANDS: dict[str, str] = {
     "prepare": "prepare",
     "evaluate": "evaluate",
     "average": "average",
+    "diagnose": "diagnose",
     "export": "export",
     "show": "show",
     "user-dir": "user_dir",
+    "bench": "bench",
     "doctor": "doctor",
 }
 

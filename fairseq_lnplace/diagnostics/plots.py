@@ -1,0 +1,167 @@
+"""Tables become figures; the only module of the measurements that draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_lnplace.diagnostics.paper import FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
+from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.files import new_file
+from fairseq_lnplace.palette import style_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["depth_figure", "gradient_figure", "save"]
+
+MATRICES = {"fc1": "W1", "fc2": "W2"}
+NORM = "‖mean gradient‖ (nats a token)"
+GREY = "0.5"
+
+
+def save(figure: Figure, dest: Path, name: str) -> list[Path]:
+    """Write the figure as PNG and SVG; return the paths."""
+    paths = [dest / f"{name}.{kind}" for kind in ("png", "svg")]
+    for path in paths:
+        kind = path.suffix[1:]
+        with new_file(path) as partial:
+            figure.savefig(partial, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return paths
+
+
+def blank(rows: int, columns: int, title: str, width: float = 4.6, height: float = 3.6) -> tuple[Figure, Any]:
+    """Return a figure with a grid of panels, rows x columns."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows + 0.8), layout="constrained")
+    figure.suptitle(title, fontsize="medium")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for panel in panels.flat:
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def line(axes: Axes, rows: Sequence[Row], x: str, y: str, label: str, placement: str, again: bool = False) -> None:
+    """Draw ``y`` against ``x`` in the placement's style, with a band of one standard deviation over the seeds.
+
+    ``again``: the placement has a line in this picture already; this one has hollow markers and is thinner.
+    """
+    rows = [row for row in rows if row[y] is not None]
+    xs, ys = [row[x] for row in rows], [row[y] for row in rows]
+    style: dict[str, Any] = {**style_of(placement), "markersize": 5, "label": label}
+    if again:
+        style |= {"markerfacecolor": "white", "linewidth": 1}
+    axes.plot(xs, ys, **style)
+    spread = [row.get(f"{y}_std") or 0.0 for row in rows]
+    if any(spread):
+        low, high = ([value + sign * each for value, each in zip(ys, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(xs, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def lines(axes: Axes, rows: Sequence[Row], x: str, y: str) -> None:
+    """Draw one line for each label among the rows."""
+    seen: set[str] = set()
+    for label in dict.fromkeys(row["label"] for row in rows):
+        own = [row for row in rows if row["label"] == label]
+        placement = own[0]["placement"]
+        line(axes, own, x, y, label, placement, again=placement in seen)
+        seen.add(placement)
+
+
+def paper_line(axes: Axes, placement: str, state: str, values: dict[int, float]) -> None:
+    """Draw digitised values: crosses in the placement's colour, upright at initialisation, joined by dots."""
+    marker = "+" if state == INITIAL else "x"
+    style: dict[str, Any] = {
+        "color": style_of(placement)["color"],
+        "linestyle": ":",
+        "linewidth": 1,
+        "marker": marker,
+        "markersize": 8,
+    }
+    axes.plot(list(values), list(values.values()), label=f"paper: {placement}, {state}", **style)
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Let the horizontal axis have ticks at whole numbers alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Make the vertical axis logarithmic, with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+
+
+def legend(figure: Figure) -> None:
+    """Put one legend of all panels below them."""
+    handles: dict[str, Any] = {}
+    for panel in figure.axes:
+        handles |= {text: handle for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+
+
+def sides_of(rows: Iterable[Row]) -> list[str]:
+    """Return the stacks among the rows, the encoder first."""
+    return sorted({row["side"] for row in rows if row["side"]}, reverse=True)
+
+
+def gradient_figure(rows: Sequence[Row], title: str, with_paper: bool) -> Figure:
+    """Return Figure 3 (a, b): the gradients of both feed-forward matrices against the layer, a row for each stack.
+
+    Args:
+        rows: of :func:`.gradients.gradient_rows`, averaged over seeds, each with its label and placement.
+        title: above the panels.
+        with_paper: whether to draw the paper's values beside ours.
+    """
+    rows = [row for row in rows if row["matrix"] in MATRICES]
+    sides = sides_of(rows)
+    figure, panels = blank(len(sides), len(MATRICES), title)
+    drawn = {row["placement"] for row in rows}
+    for side, line_of_panels in zip(sides, panels, strict=True):
+        for (matrix, symbol), axes in zip(MATRICES.items(), line_of_panels, strict=True):
+            own = [row for row in rows if (row["side"], row["matrix"]) == (side, matrix)]
+            lines(axes, own, "layer", "norm_of_mean")
+            for series in FIGURE_3:
+                if with_paper and side == SIDE and series.matrix == matrix and series.placement in drawn:
+                    paper_line(axes, series.placement, series.state, series.values)
+            axes.set(xlabel=f"{side} layer", ylabel=f"{symbol}: {NORM}")
+            logarithmic(axes)
+            whole_numbers(axes)
+    legend(figure)
+    return figure
+
+
+def depth_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Return Figure 3 (c, d): the gradient of the last feed-forward's second matrix against depth.
+
+    Args:
+        rows: each with label, placement, depth and norm_of_mean, averaged over seeds.
+        title: above the panel.
+    """
+    figure, panels = blank(1, 1, title, width=6)
+    axes = panels[0, 0]
+    lines(axes, rows, "depth", "norm_of_mean")
+    for series in LAST_BY_DEPTH:
+        if series.placement in {row["placement"] for row in rows}:
+            paper_line(axes, series.placement, series.state, series.values)
+    depths = sorted({row["depth"] for row in rows})
+    for label in dict.fromkeys(row["label"] for row in rows):
+        first = next(row for row in rows if row["label"] == label)
+        if first["placement"] == "preln_final":
+            guide = [first["norm_of_mean"] * (first["depth"] / depth) ** 0.5 for depth in depths]
+            axes.plot(depths, guide, color=GREY, linestyle=(0, (1, 3)), label="1/√L")
+    axes.set(xlabel="layers in each stack, L", ylabel=f"last W2: {NORM}")
+    logarithmic(axes)
+    axes.set_xticks(depths)
+    legend(figure)
+    return figure
