@@ -67,7 +67,10 @@ def device_options(device: str) -> tuple[str, ...]:
 
 def describe(data: Path) -> str:
     """Return what the data is, in a few words."""
-    manifest = json.loads((data / "prepared.json").read_text(encoding="utf-8"))
+    prepared = data / "prepared.json"
+    if not prepared.exists():  # fairseq-preprocess made the folder
+        return data.name
+    manifest = json.loads(prepared.read_text(encoding="utf-8"))
     pairs = manifest["counts"]["train"]["pairs"]
     return f"{manifest['source_lang']}-{manifest['target_lang']}, {manifest['note'] or data.name}: {pairs:,} pairs"
 
@@ -133,12 +136,15 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
         f"{jobs} models side by side on {where}, {threads} of {cores} cores each; logs in {dest}", soft_wrap=True
     )
     fresh = not any(run.progress() for run in runs)
+    caption = describe(args.data)
     start = time.monotonic()
     watch(runs, dest, jobs, threads, console)
     minutes = round((time.monotonic() - start) / 60, 1)
     about = {
-        "data": describe(args.data),
-        "command": shlex.join(["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *extra]),
+        "data": caption,
+        "command": shlex.join(
+            ["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *(["--", *extra] if extra else [])]
+        ),
         "cores": cores,
         "jobs": jobs,
         "threads": threads,

@@ -41,7 +41,7 @@ def record_of(run: Run) -> Record:
     """
     log = read_log(run.train_log)
     scores = []
-    for output, _ in run.evaluations():
+    for output in (output for output, _ in run.evaluations() if output.exists()):
         evaluation = json.loads(output.read_text(encoding="utf-8"))
         number = Path(evaluation["checkpoint"]).stem.removeprefix("checkpoint")
         scores.append(

@@ -1,10 +1,13 @@
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fairseq_lnplace.experiments.results import curves, draw, markdown, placement_of, table
+from fairseq_lnplace.experiments.grid import Cell
+from fairseq_lnplace.experiments.results import curves, draw, markdown, placement_of, record_of, table
+from fairseq_lnplace.experiments.runner import Run
 
 
 def record(title: str, arch: str, losses: list[float], bleu: list[float], state: str = "finished") -> dict[str, Any]:
@@ -35,6 +38,34 @@ def records() -> list[dict[str, Any]]:
         record("Pre", "transformer_preln_final_tiny", [5.0, 4.0, 4.5, 4.25], [9.0, 11.04]),
         record("Post", "transformer_postln_tiny", [6.0, 5.5], [1.0], "diverged"),
     ]
+
+
+def test_a_run_becomes_a_record(tmp_path: Path) -> None:
+    log = {"epoch": 1, "update": 0.5, "loss": "5", "train_wall": "30", "num_updates": "10"}
+    valid = {"epoch": 1, "valid_loss": "6", "valid_nll_loss": "5", "valid_ppl": "32", "valid_num_updates": "10"}
+    lines = [("train_inner", log), ("valid", valid)]
+    (tmp_path / "train.log").write_text("".join(f"x | INFO | {kind} | {json.dumps(row)}\n" for kind, row in lines))
+    evaluate = ({"checkpoint": "checkpoint[0-9]*.pt", "gen-subset": "valid", "beam": 1},)
+    for epoch in (1, 2):  # of which the second was never evaluated
+        (tmp_path / f"checkpoint{epoch}.pt").touch()
+    scores = {name: {"score": score, "signature": name.upper()} for name, score in (("bleu", 3.0), ("chrf", 20.0))}
+    evaluation = {**scores, "subset": "valid", "checkpoint": "runs/checkpoint1.pt", "decoding": {"beam": 1}}
+    (tmp_path / "checkpoint1.valid-beam1.json").write_text(json.dumps(evaluation))
+    cell = Cell("pre", "Pre-LN", ("--arch", "transformer_preln_tiny"), evaluate)
+    assert record_of(Run(cell, tmp_path / "data", tmp_path, "failed")) == {
+        "name": "pre",
+        "title": "Pre-LN",
+        "arch": "transformer_preln_tiny",
+        "state": "failed",
+        "folder": tmp_path.name,
+        "train": ("--arch", "transformer_preln_tiny"),
+        "updates": 10,
+        "seconds": 30.0,
+        "valid": [{"epoch": 0.5, "updates": 10.0, "loss": 6.0, "nll_loss": 5.0, "ppl": 32.0}],
+        "scores": [
+            {"subset": "valid", "epoch": 1, "beam": 1, "bleu": 3.0, "chrf": 20.0, "signatures": ["BLEU", "CHRF"]}
+        ],
+    }
 
 
 def test_placements_out_of_architectures() -> None:
