@@ -14,4 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the path."""
     print(Path(__file__).resolve().parent.parent)

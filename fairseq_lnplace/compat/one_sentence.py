@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import Any
 
 __all__ = ["in_every_command", "print_sentence", "sentence_of"]
 

@@ -1,7 +1,7 @@
 """Multi-head attention: one module for self- and cross-attention, one cache for incremental decoding."""
 
 import math
-from typing import Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from fairseq_lnplace.placements.spec import Slots
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
 
-@with_incremental_state  # type: ignore[untyped-decorator]
+@with_incremental_state
 class Attention(nn.Module):
     """Scaled dot-product attention over H heads, batch-first.
 
@@ -36,6 +36,10 @@ class Attention(nn.Module):
         q_noise, qn_block_size: quantisation noise on the four matrices.
     """
 
+    if TYPE_CHECKING:  # TorchScript would read these at run time
+        head_scale: Optional[nn.Parameter]
+        get_incremental_state: Callable[..., Optional[Dict[str, Optional[Tensor]]]]
+        set_incremental_state: Callable[..., None]
 
     def __init__(
         self,
@@ -165,11 +169,12 @@ class Attention(nn.Module):
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
     ) -> Tuple[Tensor, Tensor]:
         """Return the keys and values of the other sequence, each B x H x S x D; computed once for each sentence."""
-        cache = self.get_incremental_state(incremental_state, "attn_state")
-        if cache is not None:
-            past_k, past_v = cache["prev_key"], cache["prev_value"]
-            if past_k is not None and past_v is not None:
-                return past_k, past_v
+        if incremental_state is not None:  # not asked for otherwise: torch.compile would tell layers apart by its key
+            cache = self.get_incremental_state(incremental_state, "attn_state")
+            if cache is not None:
+                past_k, past_v = cache["prev_key"], cache["prev_value"]
+                if past_k is not None and past_v is not None:
+                    return past_k, past_v
         assert memory is not None
         k, v = self.keys_and_values(memory, padding)
         self.store(incremental_state, k, v)
@@ -218,9 +223,7 @@ class Attention(nn.Module):
         """Return B x T x C as B x H x T x D."""
         return x.view(x.size(0), x.size(1), self.heads, self.head_dim).transpose(1, 2)
 
-    def store(
-        self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]], k: Tensor, v: Tensor
-    ) -> None:
+    def store(self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]], k: Tensor, v: Tensor) -> None:
         """Put keys and values into the cache."""
         if incremental_state is not None:
             cache: Dict[str, Optional[Tensor]] = {"prev_key": k, "prev_value": v}

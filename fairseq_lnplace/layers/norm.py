@@ -1,6 +1,6 @@
 """The normalisations a placement can be filled with."""
 
-from typing import Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,12 @@ class Norm(nn.Module):
         dim: the number of features C.
         eps: added to the variance.
     """
+
+    if TYPE_CHECKING:  # TorchScript would read these at run time
+        weight: Optional[nn.Parameter]
+        bias: Optional[nn.Parameter]
+        running_mean: Optional[Tensor]
+        running_var: Optional[Tensor]
 
     def __init__(self, kind: str, dim: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -59,7 +65,8 @@ class Norm(nn.Module):
         if self.kind == "none":
             return x
         if self.kind == "layernorm":
-            weight, bias = self.weight, self.bias
+            weight: Optional[Tensor] = self.weight
+            bias: Optional[Tensor] = self.bias
             if x.dtype == torch.float32 and weight is not None and bias is not None:
                 weight, bias = weight.float(), bias.float()  # a widened stream in a half-precision model
             return F.layer_norm(x, [self.dim], weight, bias, self.eps)
@@ -71,11 +78,10 @@ class Norm(nn.Module):
         else:
             mean, var = self.statistics(h, padding)
             h = (h - mean) * torch.rsqrt(var + self.eps)
-        weight = self.weight
-        assert weight is not None
-        h = h.to(x.dtype) * weight
-        bias = self.bias
-        return h if bias is None else h + bias
+        gain, shift = self.weight, self.bias
+        assert gain is not None
+        h = h.to(x.dtype) * gain
+        return h if shift is None else h + shift
 
     def statistics(self, h: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Return mean and variance over the real positions of the batch (1 x 1 x C) or the sentence (B x 1 x C)."""
@@ -115,11 +121,11 @@ def all_reduce_sum(x: Tensor) -> Tensor:
     return x if torch.jit.is_scripting() else over_ranks(x)
 
 
-@torch.jit.unused  # type: ignore[untyped-decorator]
+@torch.jit.unused
 def over_ranks(x: Tensor) -> Tensor:
     """Return what :func:`all_reduce_sum` does outside of TorchScript, which knows no process groups."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return x
     from torch.distributed.nn.functional import all_reduce
 
-    return all_reduce(x)  # type: ignore[no-any-return]
+    return all_reduce(x)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,6 +1,6 @@
 """Admin's measurement of the skip scales (Liu et al. 2020, 2004.08249, section 4.2)."""
 
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ class Profile(nn.Module):
     Args:
         batches: the number of training forwards to measure.
     """
+
+    if TYPE_CHECKING:
+        done: Tensor
 
     def __init__(self, batches: int) -> None:
         super().__init__()

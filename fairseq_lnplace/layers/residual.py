@@ -1,6 +1,6 @@
 """The residual connection: the one interpreter of the placement equation."""
 
-from typing import Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,12 @@ class Residual(Norm):
         dropout: the dropout module for the branch.
         profile: the stack's measurement of skip scales, where the method measures them.
     """
+
+    if TYPE_CHECKING:  # TorchScript would read these at run time
+        skip_scale: Optional[nn.Parameter]
+        branch_scale: Optional[nn.Parameter]
+        profiled_skip: Optional[Tensor]
+        progress: Optional[Tensor]
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
 """The encoder and the decoder layer: sub-layers, each inside its residual connection."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 from fairseq import utils
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.attention import Attention
+from fairseq_lnplace.layers.compiling import set_compiled
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
@@ -40,11 +41,15 @@ class LayerSpec:
 class TransformerLayer(nn.Module):
     """What encoder and decoder layers share: self-attention, the feed-forward, and their residual connections."""
 
+    if TYPE_CHECKING:  # TorchScript would read it at run time
+        layer_scale: Optional[nn.Parameter]
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
         cfg, side = spec.cfg, getattr(spec.cfg, spec.position.side)
         self.spec = spec
         self.embed_dim = int(side.embed_dim)
+        self.compiles = bool(cfg.compile)
         self.q_noise, self.qn_block_size = cfg.quant_noise.pq, cfg.quant_noise.pq_block_size
         slots = spec.placement.at(spec.position, spec.options)
         name = type(self).__name__.removesuffix("Base")
@@ -63,6 +68,13 @@ class TransformerLayer(nn.Module):
         inner = slots.feed_forward.inner_norm
         self.ffn_layernorm = Norm(spec.norm_type, side.ffn_embed_dim) if inner else None
         self.final_layer_norm = self.build_residual(slots.feed_forward)
+
+    def train(self, mode: bool = True) -> "TransformerLayer":
+        """Set training or evaluation; under --compile only training runs compiled: a search's shapes seldom repeat."""
+        super().train(mode)
+        if self.compiles:
+            set_compiled(self, mode)
+        return self
 
     def build_attention(self, slots: Slots, heads: int, memory_dim: Optional[int]) -> Attention:
         """Return self-attention, or cross-attention to a memory of ``memory_dim`` features."""
@@ -108,7 +120,7 @@ class TransformerLayer(nn.Module):
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
         if self.ffn_layernorm is not None:
             x = self.ffn_layernorm(x, padding)
-        return self.fc2(x)
+        return self.fc2(x)  # type: ignore[no-any-return]
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Drop fairseq 0.12.2's ghost parameters and rename norms that fairseq before 0.6 numbered."""
@@ -153,9 +165,7 @@ class TransformerEncoderLayer(TransformerLayer):
         """
         layer_input = x
         h = self.self_attn_layer_norm.enter(x, padding)
-        h, _, scores = self.self_attn(
-            h, None, padding, None, mask, False, 1, None, 0, False, scores, summed_layers
-        )
+        h, _, scores = self.self_attn(h, None, padding, None, mask, False, 1, None, 0, False, scores, summed_layers)
         x, second = self.self_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
 
         h = self.feed_forward(self.final_layer_norm.enter(x, padding), padding)

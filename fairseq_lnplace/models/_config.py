@@ -40,13 +40,13 @@ def open_fields(flat: type) -> dict[str, Any]:
 def nested_config(cfg: Any, flat: type, method: Method) -> TransformerConfig:
     """Return a resolved flat configuration (of the dataclass ``flat``) as the nested one that fairseq's stacks read.
 
-    The method comes along as its attribute ``method``.
+    The method comes along as its attribute ``method``, --compile as ``compile``.
     """
     names = {each.name for each in fields(flat) if not each.name.endswith("layers_to_keep")}
     given = {name: getattr(cfg, name, None) for name in names if not name.startswith("_")}
     given = {name: value for name, value in given.items() if value is not None}
     nested = TransformerConfig.from_namespace(Namespace(**given))
-    nested.method = method
+    nested.method, nested.compile = method, bool(getattr(cfg, "compile", None))
     return nested
 
 
@@ -118,6 +118,8 @@ def check_common(cfg: Any, method: Method) -> None:
         raise LnplaceError(
             f"`layers-to-keep` must be left out with {method.placement.name}, where a layer reads all others"
         )
+    if cfg.compile and (cfg.checkpoint_activations or cfg.offload_activations):
+        raise LnplaceError("`--compile` must be left out with --checkpoint-activations, which torch cannot compile")
     if getattr(cfg, "base_layers", None):
         raise must_be("--base-layers", "0, as BASE layers have no placement", cfg.base_layers)
     for name in ("scale_fc", "scale_attn", "scale_heads", "scale_resids"):

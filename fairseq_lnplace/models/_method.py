@@ -170,15 +170,17 @@ def described(buffer: Tensor) -> str:
     return bytes(buffer.tolist()).decode(errors="replace")
 
 
-class MethodModel(nn.Module):
+class MethodModel:
     """What every model of this package has: its method, and a checkpoint that knows it."""
 
     def install(self, method: Method) -> None:
         """Keep the method; unless it is one of stock fairseq's, the state dict says which it is."""
         self.method: Method = method  # declared here, as TorchScript reads the declarations of the class
-        self.register_buffer(IDENTITY, None if method.is_stock else identity(method.description()))
+        self.register_buffer(  # type: ignore[attr-defined]
+            IDENTITY, None if method.is_stock else identity(method.description())
+        )
 
-    def load_state_dict(  # type: ignore[override]
+    def load_state_dict(
         self, state_dict: dict[str, Any], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """Load a checkpoint's weights, as fairseq does, but prune by the method's own layers.
@@ -192,7 +194,7 @@ class MethodModel(nn.Module):
         if strict or IDENTITY in state_dict:  # fairseq's EMA hands over the averaged part alone
             check_same_method(self.method, state_dict)
         try:
-            return super().load_state_dict(pruned(state_dict, self.method), strict)
+            return super().load_state_dict(pruned(state_dict, self.method), strict)  # type: ignore[misc]
         except RuntimeError as error:  # torch's list of every key and shape that does not fit
             first = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
             raise LnplaceError(f"`checkpoint` must fit the model, but does not: {first}") from error

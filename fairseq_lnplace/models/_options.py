@@ -34,7 +34,7 @@ def flat_fields(config: type, prefix: str = "") -> Fields:
         name = prefix + each.name
         if name.startswith("_"):
             continue
-        if is_dataclass(each.type):
+        if isinstance(each.type, type) and is_dataclass(each.type):
             flat += flat_fields(each.type, name + "_")
             continue
         metadata = dict(each.metadata)
@@ -52,7 +52,7 @@ def flat_defaults(config: type, prefix: str = "") -> Dict[str, Any]:
     defaults: Dict[str, Any] = {}
     for each in fields(config):
         name = prefix + each.name
-        if is_dataclass(each.type):
+        if isinstance(each.type, type) and is_dataclass(each.type):
             defaults.update(flat_defaults(each.type, name + "_"))
         elif not (isinstance(each.default, str) and each.default.startswith("${")):
             defaults[name] = each.default
@@ -62,18 +62,32 @@ def flat_defaults(config: type, prefix: str = "") -> Dict[str, Any]:
 def our_fields() -> Fields:
     """Return the options that this package adds."""
     added: Fields = [
-        ("placement", Optional[str], field(default=None, metadata={"help": "where normalisation stands (lnplace list)"})),
+        (
+            "placement",
+            Optional[str],
+            field(default=None, metadata={"help": "where normalisation stands (lnplace list)"}),
+        ),
         ("norm_type", Optional[str], field(default=None, metadata={"help": " | ".join(NORM_TYPES)})),
         (
             "decoder_norm_type",
             Optional[str],
-            field(default=None, metadata={"help": "the decoder's norm type where the encoder's cannot stand in a decoder"}),
+            field(
+                default=None, metadata={"help": "the decoder's norm type where the encoder's cannot stand in a decoder"}
+            ),
         ),
         ("init", Optional[str], field(default=None, metadata={"help": " | ".join(INITS)})),
         (
+            "compile",
+            Optional[bool],
+            field(default=None, metadata={"help": "train with layers compiled by torch: slow to start, then faster"}),
+        ),
+        (
             "trained_layers",
             Optional[str],
-            field(default=None, metadata={"help": "of a pruned model: the depths and layers it was trained with (kept by itself)"}),
+            field(
+                default=None,
+                metadata={"help": "of a pruned model: the depths and layers it was trained with (kept by itself)"},
+            ),
         ),
     ]
     added += [
@@ -105,7 +119,11 @@ TransformerLMLNPlaceConfig = flat_config(
 # stock's options of `roberta` are no dataclass; those that it does not share with `transformer`:
 BERT_FIELDS: Fields = [
     ("max_positions", Optional[int], field(default=None, metadata={"help": "number of positional embeddings"})),
-    ("pooler_activation_fn", Optional[str], field(default=None, metadata={"help": "activation of classification heads"})),
+    (
+        "pooler_activation_fn",
+        Optional[str],
+        field(default=None, metadata={"help": "activation of classification heads"}),
+    ),
     ("pooler_dropout", Optional[float], field(default=None, metadata={"help": "dropout of classification heads"})),
     ("load_checkpoint_heads", Optional[bool], field(default=None, metadata={"help": "load a checkpoint's heads too"})),
     ("untie_weights_roberta", Optional[bool], field(default=None, metadata={"help": "untie embedding and output"})),
@@ -119,5 +137,6 @@ BERT_FIELDS: Fields = [
 BertLNPlaceConfig = flat_config(
     "BertLNPlaceConfig",
     "The options of stock `roberta`, and this package's own.",
-    [each for each in flat_fields(TransformerConfig) if "decoder" not in each[0] and "adaptive" not in each[0]] + BERT_FIELDS,
+    [each for each in flat_fields(TransformerConfig) if "decoder" not in each[0] and "adaptive" not in each[0]]
+    + BERT_FIELDS,
 )

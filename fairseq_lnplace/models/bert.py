@@ -10,10 +10,18 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
+from fairseq_lnplace.layers.encoder import TransformerEncoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.layers.stack import TransformerEncoder
 from fairseq_lnplace.models._architectures import BERT_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import DEFAULTS, apply_pruning, check_common, check_side, nested_config, open_fields, write_back
+from fairseq_lnplace.models._config import (
+    DEFAULTS,
+    apply_pruning,
+    check_common,
+    check_side,
+    nested_config,
+    open_fields,
+    write_back,
+)
 from fairseq_lnplace.models._method import Method, MethodModel
 from fairseq_lnplace.models._options import BertLNPlaceConfig, flat_defaults
 
@@ -59,7 +67,7 @@ class BertEncoder(RobertaEncoder):  # type: ignore[misc]
         return TransformerEncoder(nested, dictionary, embed_tokens, self.method.stack("encoder"))
 
 
-@register_model(MODEL, dataclass=BertLNPlaceConfig)  # type: ignore[untyped-decorator]
+@register_model(MODEL, dataclass=BertLNPlaceConfig)
 class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
     """A BERT with normalisation where a placement puts it; heads and interface are those of fairseq's RoBERTa."""
 
@@ -98,7 +106,9 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
 def resolve(cfg: Any, task: Any) -> None:
     """Fill in what a flat configuration (Namespace or DictConfig) leaves open, in place."""
     fill_in(cfg, {**open_fields(BertLNPlaceConfig), **BERT_SIZES[""], **DEFAULTS, **BERT_DEFAULTS})
-    positions = getattr(cfg, "max_positions", None) or getattr(task.cfg, "tokens_per_sample", None) or task.max_positions()
+    positions = (
+        getattr(cfg, "max_positions", None) or getattr(task.cfg, "tokens_per_sample", None) or task.max_positions()
+    )
     fill_in(cfg, {"max_positions": positions, "max_source_positions": positions})
     fill_in(cfg, {name: value for name, value in flat_defaults(TransformerConfig).items() if hasattr(cfg, name)})
 

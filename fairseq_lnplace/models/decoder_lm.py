@@ -10,8 +10,8 @@ from fairseq.modules import AdaptiveInput
 from torch import nn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.decoder import TransformerDecoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.layers.stack import TransformerDecoder
 from fairseq_lnplace.models._architectures import LM_SIZES, fill_in, register_architectures
 from fairseq_lnplace.models._config import (
     DEFAULTS,
@@ -29,7 +29,7 @@ from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig, flat_def
 MODEL = "transformer_lm_lnplace"
 
 
-@register_model(MODEL, dataclass=TransformerLMLNPlaceConfig)  # type: ignore[untyped-decorator]
+@register_model(MODEL, dataclass=TransformerLMLNPlaceConfig)
 class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type: ignore[misc]
     """fairseq's Transformer language model with normalisation where a placement puts it."""
 

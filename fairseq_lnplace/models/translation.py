@@ -8,8 +8,9 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import nn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.decoder import TransformerDecoder
+from fairseq_lnplace.layers.encoder import TransformerEncoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.layers.stack import TransformerDecoder, TransformerEncoder
 from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES, fill_in, register_architectures
 from fairseq_lnplace.models._config import (
     DEFAULTS,
@@ -29,7 +30,7 @@ MODEL = "transformer_lnplace"
 DECODER_FOLLOWS_ENCODER = ("embed_dim", "ffn_embed_dim")
 
 
-@register_model(MODEL, dataclass=TransformerLNPlaceConfig)  # type: ignore[untyped-decorator]
+@register_model(MODEL, dataclass=TransformerLNPlaceConfig)
 class TransformerLNPlaceModel(MethodModel, TransformerModelBase):  # type: ignore[misc]
     """fairseq's encoder-decoder Transformer with normalisation where a placement puts it.
 

@@ -14,20 +14,20 @@ def deepnorm_alpha(position: Position, options: Options) -> float:
     """DeepNet (2203.00555), figure 2: the factor on the skip."""
     n, m = position.encoder_layers, position.decoder_layers
     if position.single_stack:
-        return (2.0 * position.layers) ** 0.25
+        return float((2.0 * position.layers) ** 0.25)
     if position.side == "encoder":
-        return 0.81 * (n**4 * m) ** (1 / 16)
-    return (3.0 * m) ** 0.25
+        return float(0.81 * (n**4 * m) ** (1 / 16))
+    return float((3.0 * m) ** 0.25)
 
 
 def deepnorm_beta(position: Position, options: Options) -> float:
     """DeepNet (2203.00555), figure 2: the gain on the value, output and feed-forward matrices."""
     n, m = position.encoder_layers, position.decoder_layers
     if position.single_stack:
-        return (8.0 * position.layers) ** -0.25
+        return float((8.0 * position.layers) ** -0.25)
     if position.side == "encoder":
-        return 0.87 * (n**4 * m) ** (-1 / 16)
-    return (12.0 * m) ** -0.25
+        return float(0.87 * (n**4 * m) ** (-1 / 16))
+    return float((12.0 * m) ** -0.25)
 
 
 def admin_analytic_omega(position: Position, options: Options) -> float:
@@ -49,28 +49,28 @@ def subln_gamma(position: Position, options: Options) -> float:
 def tfixup_gain(position: Position, options: Options) -> float:
     """T-Fixup (Huang et al., ICML 2020), section 3.2: 0.67 N^(-1/4) in the encoder, (9M)^(-1/4) in the decoder."""
     if position.side == "encoder":
-        return 0.67 * position.layers**-0.25
-    return (9.0 * position.layers) ** -0.25
+        return float(0.67 * position.layers**-0.25)
+    return float((9.0 * position.layers) ** -0.25)
 
 
 def tfixup_embedding_gain(position: Position, options: Options) -> float:
     """T-Fixup, section 3.2: (9N)^(-1/4), N the encoder's depth where there is an encoder."""
-    return (9.0 * (position.encoder_layers or position.decoder_layers)) ** -0.25
+    return float((9.0 * (position.encoder_layers or position.decoder_layers)) ** -0.25)
 
 
 def inverse_sqrt_layer(position: Position, options: Options) -> float:
     """LayerNorm-Scaling (2502.05795), equation 2: 1/sqrt(l), l the layer counted from 1."""
-    return position.layer**-0.5
+    return float(position.layer**-0.5)
 
 
 def dsinit_gain(position: Position, options: Options) -> float:
     """DS-Init (1908.11365), equation 6: l^-e, with e = 1/2 in the paper and 1/4 in its released code."""
-    return float(position.layer ** -float(options["dsinit_exponent"]))
+    return float(float(position.layer ** -float(options["dsinit_exponent"])))
 
 
 def b2t_gain(position: Position, options: Options) -> float:
     """L^(-1/2) of B2T's released code when ``b2t_rescaled_init`` is on, else 1 as in the paper (2206.00330)."""
-    return position.layers**-0.5 if options["b2t_rescaled_init"] else 1.0
+    return float(position.layers**-0.5 if options["b2t_rescaled_init"] else 1.0)
 
 
 def layerscale_lambda(position: Position, options: Options) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairseq_lnplace.placements import depth
-from fairseq_lnplace.placements.spec import Gains, Layer, Placement, Scale, Slots, constant
+from fairseq_lnplace.placements.spec import ZERO, Gains, Layer, Placement, Scale, Slots
 
 POST = Slots(add_norm=True)
 PRE = Slots(in_norm=True)
@@ -46,8 +46,8 @@ METHODS: tuple[Placement, ...] = (
         Layer.same(replace(POST, skip_scale=Scale(learned="vector", profiled=True))),
         options=("admin_profile_batches",),
         needs_warmup=True,
-        paper_differs="the paper sums the variances of the branches alone; the code's chain, followed here, starts at 1 "
-        "and folds in the embedding's variance",
+        paper_differs="the paper sums the variances of the branches alone; the code's chain, followed here, starts at "
+        "1 and folds in the embedding's variance",
         extension="padding is left out of the variance, ranks are averaged, and the profile is taken in the first "
         "training forward instead of a run of its own",
         results="WMT14 En-De 6/12/18 layers 27.90/28.58/29.03; IWSLT14 De-En 6+6 35.67 (5 seeds)",
@@ -144,7 +144,7 @@ METHODS: tuple[Placement, ...] = (
         "rezero",
         "ReZero",
         "Bachlechner et al. 2020, ReZero is All You Need, 2003.04887",
-        Layer.same(Slots(branch_scale=Scale(constant(0.0), learned="layer"))),
+        Layer.same(Slots(branch_scale=Scale(ZERO, learned="layer"))),
         results="IWSLT14 De-En about 33.7 to 34.7 (Admin's recipes)",
     ),
     Placement(

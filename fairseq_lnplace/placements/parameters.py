@@ -13,7 +13,9 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.layers.stack import StackSpec, TransformerDecoder, TransformerEncoder
+from fairseq_lnplace.layers.decoder import TransformerDecoder
+from fairseq_lnplace.layers.encoder import TransformerEncoder
+from fairseq_lnplace.layers.stack import StackSpec
 from fairseq_lnplace.models._method import IDENTITY, STOCK_PLACEMENTS
 from fairseq_lnplace.placements.at_depth import Depth
 from fairseq_lnplace.placements.options import method_options

@@ -56,7 +56,7 @@ def constant(value: float) -> Constant:
     return lambda position, options: value
 
 
-ONE = constant(1.0)
+ZERO, ONE = constant(0.0), constant(1.0)
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,14 @@ class Placement:
     layer: Layer
     lower_layer: Layer | None = None
     """The slots of the layers up to ``lower_layers``, where they differ from those above."""
-    lower_layers: Constant = constant(0)
+    lower_layers: Constant = ZERO
     embedding_norm: bool = False
     final_norm: bool = False
     final_norm_eps: float = 1e-5
     second_stream: Constant | None = None
     """r starts as scale * x and collects scale * branch; the stack ends with x + final_norm(r)."""
     residual_scores: bool = False
-    mean_scores: Constant = constant(0)
+    mean_scores: Constant = ZERO
     """Non-zero: the handed-on scores are divided by the number of layers summed before the softmax."""
     history: Literal["none", "pre", "post"] = "none"
     """Each layer reads a learned sum of the outputs of all earlier ones, each normed ("pre") or normed as a sum."""

@@ -1,0 +1,227 @@
+"""The decoder: fairseq's, with the layers, norms and streams of a placement.
+
+fairseq's interface outside of the stack is T x B x C; inside, tensors are B x T x C.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerDecoderBase
+from torch import Tensor, nn
+
+from fairseq_lnplace.layers.beams import (
+    ancestors_mask,
+    decoder_mask,
+    is_identity,
+    memory_columns,
+    real_keys,
+    sentences_of,
+)
+from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, keep_final_norm, wrapped
+from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer
+
+
+class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[misc]
+    """fairseq's decoder with the layers of a placement; see :class:`StackSpec`."""
+
+    def __init__(
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        spec: StackSpec,
+        no_encoder_attn: bool = False,
+        output_projection: Optional[nn.Module] = None,
+    ) -> None:
+        self.spec = spec
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
+        self.install(spec, cfg.decoder.embed_dim)
+        # Attention weights cost the fused kernel. In evaluation fairseq's users expect them unless
+        # make_generation_fast_ says otherwise, in training only a task that loads alignments reads them.
+        self.need_attn = True
+        self.need_attn_in_training = False
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        """Return the next layer from the bottom."""
+        return wrapped(TransformerDecoderLayer(self.spec.next_layer(cfg), not no_encoder_attn), cfg)
+
+    def embed(self, tokens: Tensor, incremental: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> Tensor:
+        """Return the embedded target tokens, B x T x C; of the newest position alone in incremental decoding."""
+        positions: Optional[Tensor] = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental)
+        if incremental is not None:
+            tokens = tokens[:, -1:]
+            if positions is not None:
+                positions = positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(tokens.contiguous())
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)  # type: ignore[no-any-return]
+
+    def extract_features_scriptable(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[Dict[str, List[Tensor]]],
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+        """Decode; arguments and result as of fairseq's ``TransformerDecoderBase.extract_features``."""
+        need_attn = self.need_attn_in_training if self.training else self.need_attn
+        if alignment_layer is None:
+            alignment_layer = self.num_layers - 1
+        else:
+            need_attn = True
+        memory: Optional[Tensor] = None
+        memory_padding: Optional[Tensor] = None
+        if encoder_out is not None:
+            if len(encoder_out["encoder_out"]) > 0:
+                memory = encoder_out["encoder_out"][0].transpose(0, 1)
+            if len(encoder_out["encoder_padding_mask"]) > 0:
+                mask = encoder_out["encoder_padding_mask"][0]
+                if self.cross_self_attention or bool(mask.any()):
+                    memory_padding = mask
+
+        before = memory if self.cross_self_attention else None
+        padding: Optional[Tensor] = None
+        causal = incremental_state is None and not full_context_alignment
+        beams, past = 1, 0
+        if incremental_state is None:
+            is_padding = prev_output_tokens.eq(self.padding_idx)
+            hidden: Optional[Tensor] = None
+            if bool(is_padding.any()):
+                padding = is_padding
+                # The causal mask hides padding from all real positions where it only stands at the end.
+                if not causal or bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
+                    hidden = is_padding
+            self_mask = decoder_mask(prev_output_tokens.size(1), causal, hidden, before, memory_padding)
+            causal = causal and self_mask is None
+        else:
+            ancestors = self.next_ancestors(incremental_state, prev_output_tokens.size(0), memory)
+            beams, steps = ancestors.size(1), ancestors.size(2)
+            past = (steps - 1) * beams
+            self_mask = ancestors_mask(ancestors)
+            if before is not None:
+                own = self_mask
+                if own is None:
+                    own = torch.ones(1, 1, 1, steps, dtype=torch.bool, device=before.device)
+                columns = memory_columns(before, memory_padding, beams)
+                self_mask = torch.cat([columns, own.expand(columns.size(0), -1, beams, -1)], 3)
+                past += before.size(1) if steps > 1 else 0
+        cross_mask = real_keys(memory_padding)
+
+        x = self.embed(prev_output_tokens, incremental_state)
+        x, second = self.begin(x, padding)
+        attn: Optional[Tensor] = None
+        inner_states: List[Optional[Tensor]] = [x.transpose(0, 1)]
+        outputs: List[Tensor] = []
+        self_scores: Optional[Tensor] = None
+        cross_scores: Optional[Tensor] = None
+        x = self.remember(outputs, x, padding)
+        for index, layer in enumerate(self.layers):
+            x, weights, second, self_scores, cross_scores = layer(
+                x,
+                memory,
+                memory_padding,
+                padding,
+                self_mask,
+                cross_mask,
+                causal,
+                beams,
+                incremental_state,
+                past,
+                need_attn and index == alignment_layer,
+                second,
+                self_scores,
+                cross_scores,
+                index,
+            )
+            if weights is not None:
+                attn = weights.float().to(x)
+            x = self.remember(outputs, x, padding)
+            inner_states.append(x.transpose(0, 1))
+
+        if attn is not None:
+            if alignment_heads is not None:
+                attn = attn[:, :alignment_heads]
+            attn = attn.mean(dim=1)  # over heads: B x T x S
+        x = self.end(x, second, padding)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {"attn": [attn], "inner_states": inner_states}
+
+    def next_ancestors(
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
+    ) -> Tensor:
+        """Return, and keep, which hypothesis each one continues at each step, with the newest step: B x beams x T.
+
+        The hypotheses of a sentence share a cache if they share the encoder's row; see :mod:`.beams`.
+        """
+        state = self.get_incremental_state(incremental_state, "beams")
+        if state is None:
+            beams = 1 if memory is None else rows // memory.size(0)
+            ancestors = torch.zeros(rows // beams, beams, 0, dtype=torch.long, device=self.version.device)
+        else:
+            known = state["ancestors"]
+            assert known is not None
+            ancestors = known
+        beams = ancestors.size(1)
+        newest = torch.arange(beams, device=ancestors.device).view(1, -1, 1).expand(ancestors.size(0), -1, -1)
+        ancestors = torch.cat([ancestors, newest], 2)
+        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors}
+        self.set_incremental_state(incremental_state, "beams", update)
+        return ancestors
+
+    @torch.jit.export
+    def reorder_incremental_state_scripting(
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
+    ) -> None:
+        """Follow the search: let each row continue the hypothesis at ``new_order``.
+
+        Within a sentence only the record of ancestors changes; no key or value moves.
+        """
+        state = self.get_incremental_state(incremental_state, "beams")
+        if state is None:
+            return
+        ancestors = state["ancestors"]
+        assert ancestors is not None
+        beams = ancestors.size(1)
+        kept = sentences_of(new_order, beams)
+        if kept is None:  # rows go to other sentences: from now on each has a cache of its own
+            self.ungroup(incremental_state, ancestors)
+            ancestors = torch.zeros_like(ancestors).view(-1, 1, ancestors.size(2))
+            beams, kept = 1, new_order
+        if not is_identity(kept, ancestors.size(0)):
+            for layer in self.layers:
+                layer.select(incremental_state, kept)
+            ancestors = ancestors.index_select(0, kept)
+        own = torch.remainder(new_order, beams).view(-1, beams, 1)
+        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors.gather(1, own.expand(-1, -1, ancestors.size(2)))}
+        self.set_incremental_state(incremental_state, "beams", update)
+
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], ancestors: Tensor) -> None:
+        """Give every hypothesis a cache of its own."""
+        steps = torch.arange(ancestors.size(2), device=ancestors.device)
+        for layer in self.layers:
+            layer.ungroup(incremental_state, steps * ancestors.size(1) + ancestors)
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """Return attention weights in evaluation only if ``need_attn``."""
+        self.need_attn = need_attn
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """Accept checkpoints of stock fairseq."""
+        keep_final_norm(state_dict, name)
+        super().upgrade_state_dict_named(state_dict, name)
+        if self.adaptive_softmax is not None:  # fairseq adds the shared output projection, which there is not
+            state_dict.pop(f"{name}.output_projection.weight", None)
+        return state_dict
