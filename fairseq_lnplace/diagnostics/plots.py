@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_lnplace.diagnostics.activations import POST_INNER, pre_bounds
 from fairseq_lnplace.diagnostics.paper import FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.files import new_file
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["depth_figure", "gradient_figure", "save"]
+__all__ = ["activation_figure", "depth_figure", "gradient_figure", "save"]
 
 MATRICES = {"fc1": "W1", "fc2": "W2"}
 NORM = "‖mean gradient‖ (nats a token)"
@@ -163,5 +164,36 @@ def depth_figure(rows: Sequence[Row], title: str) -> Figure:
     axes.set(xlabel="layers in each stack, L", ylabel=f"last W2: {NORM}")
     logarithmic(axes)
     axes.set_xticks(depths)
+    legend(figure)
+    return figure
+
+
+def activation_figure(rows: Sequence[Row], title: str, epsilon: float) -> Figure:
+    """Return the sizes of the stream and of the last sum, with Lemma 2's lines, and δ; a row for each stack.
+
+    Args:
+        rows: of :func:`.activations.activation_rows`, averaged over seeds, each with its label and placement.
+        title: above the panels.
+        epsilon: what δ was counted with.
+    """
+    sides = sides_of(rows)
+    figure, panels = blank(len(sides), 3, title)
+    for side, (stream, inner, delta) in zip(sides, panels, strict=True):
+        own = [row for row in rows if row["side"] == side]
+        layers = sorted({row["layer"] for row in own})
+        for axes, name in ((stream, "stream"), (inner, "inner"), (delta, "delta")):
+            lines(axes, own, "layer", name)
+            whole_numbers(axes)
+        for which, (text, style) in enumerate((("1 + l/2", "--"), ("1 + 3l/2", "-."))):
+            values = [pre_bounds(layer)[which] for layer in layers]
+            stream.plot(layers, values, color=GREY, linestyle=style, linewidth=1, label=f"Lemma 2, Pre-LN: {text}")
+        inner.axhline(POST_INNER, color=GREY, linestyle=":", label="Lemma 2, Post-LN: 3/2")
+        stream.set(xlabel=f"{side} layer (0: its input)", ylabel="E‖x‖²/d")
+        inner.set(xlabel=f"{side} layer", ylabel="E‖last sum before a norm‖²/d")
+        delta.set(
+            xlabel=f"{side} layer (0: its input)", ylabel=f"share of tokens further than {epsilon:g}", ylim=(0, 1)
+        )
+        logarithmic(stream)
+        logarithmic(inner)
     legend(figure)
     return figure
