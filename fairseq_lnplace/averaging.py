@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file
+from fairseq_lnplace.models._method import IDENTITY, described
 
 __all__ = ["average", "last_checkpoints"]
 
@@ -54,9 +56,9 @@ def average(paths: Sequence[Path], output: Path) -> None:
         if not position:
             sums = {name: weight.double() for name, weight in weights.items() if weight.is_floating_point()}
             shapes = {name: weight.shape for name, weight in weights.items()}
-            identity = model_identity(options(state, "model"))
+            identity = _identity(state)
             continue
-        if (other := model_identity(options(state, "model"))) != identity:
+        if (other := _identity(state)) != identity:
             raise LnplaceError(
                 f"All checkpoints must be of one model, but {paths[0]} is of {_told(identity)} "
                 f"and {path} of {_told(other)}"
@@ -73,6 +75,12 @@ def average(paths: Sequence[Path], output: Path) -> None:
     averaged["model"] = {name: mean.get(name, weight) for name, weight in weights.items()}
     with new_file(output) as partial:
         torch.save(averaged, partial)
+
+
+def _identity(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return what says which model weights are for, with the constants that the weights themselves name."""
+    found = model_identity(options(state, "model"))
+    return found | {"trained as": described(state["model"][IDENTITY])} if IDENTITY in state["model"] else found
 
 
 def _told(identity: dict[str, str]) -> str:

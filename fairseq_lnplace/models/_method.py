@@ -218,14 +218,18 @@ def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
 
 
 def pruned(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:
-    """Return the state dict of a model of all layers with those alone that ``method`` keeps, counted anew."""
+    """Return the state dict of a model of all layers with those alone that ``method`` keeps, counted anew.
+
+    A state dict of any other number of layers is left as it is, for the loader to refuse.
+    """
+    depths = {"encoder": method.encoder_depth, "decoder": method.decoder_depth}
     kept_layers = {"encoder": method.encoder_layers, "decoder": method.decoder_layers}
     found = {key: match for key in state if (match := LAYER.match(key))}
-    there = {side: {int(match[2]) for match in found.values() if match[1] == side} for side in kept_layers}
+    there = {side: {int(match[2]) for match in found.values() if match[1] == side} for side in depths}
     result: dict[str, Tensor] = {}
     for key, tensor in state.items():
         match = found.get(key)
-        if match and len(there[match[1]]) > len(kept_layers[match[1]]):
+        if match and len(there[match[1]]) == depths[match[1]] > len(kept_layers[match[1]]):
             layer = int(match[2]) + 1
             if layer not in kept_layers[match[1]]:
                 continue
