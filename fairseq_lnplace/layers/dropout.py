@@ -19,35 +19,50 @@ class Dropout(FairseqDropout):  # type: ignore[misc]
         """Return ``x`` with its elements dropped, in training or where fairseq's --retain-dropout says so."""
         if self.p == 0.0 or not (self.training or self.apply_during_inference):
             return x
-        if torch.jit.is_scripting() or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if torch.jit.is_scripting() or x.device.type != "cpu":
             return F.dropout(x, self.p, True, inplace)
         return self.drop(x)
 
     @torch.jit.unused
     def drop(self, x: Tensor) -> Tensor:
         """Return ``x`` with its elements dropped."""
-        return _Dropout.apply(x, self.p)  # type: ignore[no-any-return, no-untyped-call]
+        dropped = min(round(self.p * 2**16), 2**16 - 1)  # of 2^16
+        scale = 2**16 / (2**16 - dropped)
+        if torch.compiler.is_compiling():  # there the product is fused with its neighbours, and so is its gradient
+            kept: Tensor = x * keep_mask(x, dropped) * scale
+            return kept
+        return _Dropout.apply(x, dropped, scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Dropout(torch.autograd.Function):
     """See :class:`Dropout`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep, ctx.scale = keep_mask(x, p)
+    def forward(ctx: Any, x: Tensor, dropped: int, scale: float) -> Tensor:
+        keep, ctx.scale = drawn(x, dropped), scale
         ctx.save_for_backward(keep)
-        return (x * keep).mul_(ctx.scale)
+        return (x * keep).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None, None]:
         """Drop the same elements of the gradient."""
         (keep,) = ctx.saved_tensors
-        return (grad * keep).mul_(ctx.scale), None
+        return (grad * keep).mul_(ctx.scale), None, None
 
 
-def keep_mask(x: Tensor, p: float) -> Tuple[Tensor, float]:
-    """Return which elements of ``x`` to keep, and the scale that keeps their expectation."""
-    dropped = min(round(p * 2**16), 2**16 - 1)  # of 2^16
+def drawn(x: Tensor, dropped: int) -> Tensor:
+    """Return which elements of ``x`` to keep, where ``dropped`` of 2^16 are dropped."""
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return bits >= dropped - 2**15, 2**16 / (2**16 - dropped)
+    return bits >= dropped - 2**15
+
+
+# One operation that torch.compile leaves as it is: the random numbers of its own code are drawn one by one.
+keep_mask = torch.library.custom_op(
+    "lnplace::keep_mask", drawn, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+
+
+@keep_mask.register_fake
+def _(x: Tensor, dropped: int) -> Tensor:
+    return torch.empty(x.shape, dtype=torch.bool, device=x.device)

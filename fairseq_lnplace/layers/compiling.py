@@ -1,0 +1,23 @@
+"""``--compile``: layers that run compiled by torch in training."""
+
+from torch import nn
+
+from fairseq_lnplace.doctor import compiler
+from fairseq_lnplace.errors import must_be
+
+
+def set_compiled(layer: nn.Module, compiled: bool) -> None:
+    """Let calls of the layer run compiled from now on, or as they are; neither its weights nor their names change.
+
+    Compilation comes with the first call, for all shapes at once; layers with the same constants share it.
+
+    Raises:
+        LnplaceError: there is no C++ compiler, which torch needs for it.
+    """
+    if not compiled:
+        layer._compiled_call_impl = None  # what Module.compile sets; torch has no public way back
+    elif layer._compiled_call_impl is None:
+        found = compiler()
+        if not found.ok:
+            raise must_be("--compile", f"left out without a C++ compiler ({found.remedy})", "given")
+        layer.compile(dynamic=True)

@@ -1,0 +1,211 @@
+"""The benchmark: its clock, its count of operations, its sides, and the command."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import arguments, batch, stock_model, tiny_model
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_lnplace.bench.data import batches, made_up
+from fairseq_lnplace.bench.flops import training_flops
+from fairseq_lnplace.bench.generate import bench_generate
+from fairseq_lnplace.bench.memory import bench_depth, bench_memory, peak_bytes
+from fairseq_lnplace.bench.report import draw, table
+from fairseq_lnplace.bench.setting import Setting
+from fairseq_lnplace.bench.sides import sides_of
+from fairseq_lnplace.bench.timing import Clock, compared, in_turn
+from fairseq_lnplace.bench.train import agreement
+from fairseq_lnplace.cli import main
+from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.models.translation import resolve
+
+PRELN, POSTLN = "transformer_preln_final_tiny", "transformer_postln_tiny"
+NARROW = (
+    *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "2"),
+    *("--decoder-layers", "2", "--cpu"),
+)
+CPU = Clock(torch.device("cpu"), 1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up(tmp_path_factory.mktemp("corpus"), words=40)
+
+
+def setting(corpus: Path, *archs: str, **others: Any) -> Setting:
+    given = {"data": corpus, "max_tokens": 100, "batches": 2, "rounds": 2, "cpu": True, "extra": NARROW[:-1], **others}
+    return Setting(archs or (PRELN,), **given)
+
+
+def test_the_made_up_corpus_has_the_demo_corpus_lengths(corpus: Path) -> None:
+    with setting(corpus).sides() as sides:
+        task = sides[0].trainer().task
+    samples = batches(task, "train", 10**6, 1)
+    source, target = (
+        samples[0][part] if part == "target" else samples[0]["net_input"][part] for part in ("src_tokens", "target")
+    )
+    pad = task.target_dictionary.pad()
+    assert float(source.ne(pad).sum(1).double().mean()) == pytest.approx(21.0, rel=0.1)  # as counted in the demo corpus
+    assert float(target.ne(pad).sum(1).double().mean()) == pytest.approx(18.9, rel=0.1)
+    assert len(task.target_dictionary) == 40
+    assert int(target.max()) < 40
+
+
+def test_sides_take_turns_and_only_the_warm_up_is_left_out() -> None:
+    order: list[str] = []
+    seconds = in_turn({name: lambda n=name: order.append(n) for name in "ab"}, CPU, rounds=3)  # type: ignore[misc]
+    assert "".join(order) == "abababab"
+    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_speeds_are_compared_within_their_round() -> None:
+    figures = compared({"stock": [2.0, 4.0, 6.0], "ours": [1.0, 4.0, 2.0]}, "stock")
+    assert figures["ours"]["seconds"] == 2.0
+    assert figures["ours"]["speed"] == 2.0  # of 2/1, 4/4, 6/2
+    assert figures["ours"]["speed_range"] == [1.0, 3.0]
+    assert figures["stock"]["speed"] == 1.0
+    assert figures["stock"]["spread"] == pytest.approx(2 / 4)  # quartiles 3 and 5
+
+
+def test_operations_are_those_that_torch_counts_in_stock() -> None:
+    sample = batch((5, 5), (4, 4))  # no padding
+    model = stock_model(True).train()
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it counts no fused attention
+        model(**sample["net_input"])[0].sum().backward()
+    cfg = arguments(PRELN, "translation")
+    resolve(cfg)
+    vocabulary, pad = len(model.decoder.dictionary), model.decoder.dictionary.pad()
+    assert training_flops(cfg, vocabulary, [sample], pad) == pytest.approx(counter.get_total_flops(), rel=1e-6)
+
+
+@pytest.mark.parametrize("arch", [PRELN, POSTLN])
+def test_both_sides_have_the_same_size_and_agree(corpus: Path, arch: str) -> None:
+    with setting(corpus, arch).sides() as sides:
+        models = [side.trainer().model for side in sides]
+        samples = batches(sides[0].trainer().task, "train", 100, 2)
+        differences = agreement(sides, samples)
+    shared = set(models[1].state_dict())
+    assert {name: p.shape for name, p in models[0].state_dict().items() if name in shared} == {
+        name: p.shape for name, p in models[1].state_dict().items()
+    }
+    assert 0 <= differences[1]["loss_difference"] < 1e-5
+    assert 0 <= differences[1]["gradient_difference"] < 1e-4
+
+
+def test_another_equation_is_timed_but_not_compared(corpus: Path) -> None:
+    with setting(corpus, "transformer_deepnorm_tiny", against=POSTLN).sides() as sides:
+        samples = batches(sides[0].trainer().task, "train", 100, 1)
+        assert agreement(sides, samples) == [{"loss_difference": 0.0, "gradient_difference": 0.0}, {}]
+
+
+def test_the_same_text_is_generated(corpus: Path) -> None:
+    stock, ours = bench_generate(setting(corpus, rounds=1, batches=1), beam=3, double=True)
+    assert stock["identical"] == ours["identical"] == 1.0
+    assert ours["score_difference"] < 1e-6
+    assert ours["sentences_per_second"] > 0
+
+
+def test_what_is_no_translation_model_of_ours_is_refused(corpus: Path) -> None:
+    with pytest.raises(LnplaceError, match="`--arch` must be an architecture of transformer_lnplace"):
+        sides_of(["transformer_lm_postln"], "stock", corpus)
+    with pytest.raises(LnplaceError, match="but is transformer_wmt_en_de"):
+        sides_of([PRELN], "transformer_wmt_en_de", corpus)
+
+
+def test_the_peak_of_memory_follows_what_is_held() -> None:
+    before = peak_bytes(CPU.device)
+    held = torch.ones(64 * 2**20)  # 256 MiB
+    assert peak_bytes(CPU.device) >= held.numel() * 4
+    del held
+    assert peak_bytes(CPU.device) >= before
+
+
+def test_a_table_and_a_picture(tmp_path: Path) -> None:
+    rows = [
+        {"side": name, "speed": speed, "speed_range": [1.0, 2.0]} for name, speed in (("stock", 1.0), ("ours", 1.4))
+    ]
+    assert [column.header for column in table(rows, "").columns] == ["side", "speed", "rounds"]
+    draw(rows, "speeds", tmp_path / "speed.png")
+    draw([{**row, "layers": 2, "seconds": 1.0, "peak_mib": 3.0} for row in rows], "depth", tmp_path / "depth.png")
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("speed.png", "depth.png"))
+
+
+def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    narrow = " ".join(NARROW[:-1])
+    argv = ["bench", "train", "--arch", POSTLN, "--data", str(corpus), "--options", narrow, "--max-tokens", "100"]
+    assert main([*argv, "--batches", "1", "--rounds", "1", "--cpu", "--json", "--output", str(tmp_path)]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((tmp_path / "train.json").read_text())
+    assert [row["side"] for row in record["rows"]] == ["stock", POSTLN]
+    assert record["clock"] == "CPU time"
+    assert all(0 < row["share_of_peak"] < 1 for row in record["rows"])
+    assert (tmp_path / "train.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["train", "--rounds", "0"], "`--rounds` must be at least 1, but is 0"),
+        (["generate", "--beam", "0"], "`--beam` must be at least 1, but is 0"),
+        (["depth", "--layers", "2,x"], "`--layers` must be positive numbers with commas between, but is 2,x"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_of_its_own(corpus: Path) -> None:
+    rows = bench_memory(setting(corpus, rounds=1))
+    assert [row["side"] for row in rows] == ["stock", PRELN]
+    assert all(0 < row["peak_mib"] < row["peak_total_mib"] for row in rows)
+    deep = bench_depth(setting(corpus, rounds=1, against=POSTLN), [1, 3])
+    assert [(row["side"], row["layers"]) for row in deep] == [(POSTLN, 1), (PRELN, 1), (POSTLN, 3), (PRELN, 3)]
+
+
+def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, *_: None)
+
+
+def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("postln", compile=True)
+    without_a_compiler(monkeypatch)
+    with pytest.raises(LnplaceError, match="`--compile` must be left out without a C\\+\\+ compiler"):
+        model.train()
+    model.eval()  # a checkpoint of such a run still translates
+
+
+def test_compile_does_not_go_with_activation_checkpointing() -> None:
+    with pytest.raises(LnplaceError, match="`--compile` must be left out with --checkpoint-activations"):
+        tiny_model("postln", compile=True, checkpoint_activations=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["preln_final", "admin"])
+def test_compiled_training_equals_eager(placement: str) -> None:
+    eager, compiled = tiny_model(placement), tiny_model(placement, compile=True)
+    assert list(eager.state_dict()) == list(compiled.state_dict())
+    compiled.load_state_dict(eager.state_dict())
+    for model in (eager, compiled):
+        model.train()
+    for sample in (batch(), batch((9, 2), (3, 8)), batch((4, 4), (4, 4))):
+        outputs = [model(**sample["net_input"])[0].log_softmax(-1) for model in (eager, compiled)]
+        for output in outputs:
+            output.mean().backward()
+        torch.testing.assert_close(outputs[1], outputs[0], atol=1e-5, rtol=0)
+    for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+    copied = copy.deepcopy(compiled)  # as fairseq's EMA does
+    assert list(copied.state_dict()) == list(eager.state_dict())
+    with torch.no_grad():  # and the search, uncompiled
+        sample = batch()
+        expected = eager.eval()(**sample["net_input"])[0]
+        torch.testing.assert_close(compiled.eval()(**sample["net_input"])[0], expected, atol=1e-6, rtol=0)
