@@ -99,8 +99,14 @@ def test_names_are_the_golden_ones() -> None:
     assert registered == GOLDEN.read_text(encoding="utf-8").split()
 
 
-@pytest.mark.parametrize("suffix", TRANSFORMERS)
-@pytest.mark.parametrize("placement", placements.names())
+@pytest.mark.parametrize(
+    ("placement", "suffix"),
+    [
+        pytest.param(placement, suffix, marks=() if "tiny" in suffix or placement == "postln" else pytest.mark.slow)
+        for placement in placements.names()
+        for suffix in TRANSFORMERS
+    ],
+)
 def test_preset_of_the_architecture_alone(placement: str, suffix: str) -> None:
     d, f, heads, layers, dropout, attention_dropout = TRANSFORMERS[suffix]
     model = on_meta("--arch", f"transformer_{placement}{suffix}")
