@@ -23,6 +23,7 @@ from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
 from fairseq_lnplace.compat.user_dir import tell_which_copy
+from fairseq_lnplace.compat.whole_words import find_pieces
 
 __all__ = ["FINDER", "REPAIRS", "activate", "is_doctor", "load_checkpoint"]
 
@@ -37,6 +38,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.distributed.utils": load_safely,
     "fairseq.modules.dynamic_crf_layer": add_names,
     "fairseq.modules.transformer_layer": switch_off,
+    "fairseq.tasks.masked_lm": find_pieces,
     "fairseq.utils": tell_which_copy,
     "fairseq_cli": in_every_command,
     "fairseq_cli.hydra_train": in_hydra_train,
