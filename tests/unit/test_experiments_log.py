@@ -41,6 +41,8 @@ def test_rows_of_an_ordinary_log(log: Path) -> None:
 
 def test_a_stretch_trained_twice_counts_once(log: Path) -> None:
     before = inner(10) + inner(20) + valid(20, "7") + inner(30) + valid(30, "9")
+    log.write_text(before + "Traceback\n" + inner(20, "4"))
+    assert [(row["updates"], row["loss"]) for row in read_log(log).inner] == [(10, 5), (20, 4)]
     log.write_text(before + "Traceback\n" + inner(20, "4") + inner(30, "3") + valid(30, "6"))
     read = read_log(log)
     assert [(row["updates"], row["loss"]) for row in read.inner] == [(10, 5), (20, 4), (30, 3)]

@@ -21,6 +21,9 @@ from pathlib import Path
 def option(name): return sys.argv[sys.argv.index(name) + 1]
 folder, behaviour = Path(option("--save-dir")), option("--behaviour")
 last = folder / "checkpoint_last.pt"
+def note(what):
+    with (folder.parent / "order").open("a") as file: file.write(f"{what} {folder.name[:5]}\\n")
+note("begin")
 done = int(zipfile.ZipFile(last).read("updates")) if last.exists() else 0
 print("threads", os.environ["OMP_NUM_THREADS"])
 print("pid", os.getpid())
@@ -32,6 +35,7 @@ for updates in range(done + 1, 4):
     if behaviour == "stop" and updates == 1: signal.pause()
     if behaviour == "fail": raise ValueError("no such luck")
     if behaviour == "overflow": raise FloatingPointError("gradients are Nan/Inf")
+note("end")
 """
 EVALUATE = """
 import sys
@@ -68,8 +72,8 @@ def planned(data: Path, *behaviours: str) -> list[Run]:
     return plan(Grid("grid", "full", cells), data, data.parent / "runs")
 
 
-def bring_to_end(runs: list[Run], show: Callable[[], None] = lambda: None) -> None:
-    run_all(runs, runs[0].folder.parent, jobs=2, threads=3, show=show, every=0.02)
+def bring_to_end(runs: list[Run], show: Callable[[], None] = lambda: None, jobs: int = 2) -> None:
+    run_all(runs, runs[0].folder.parent, jobs=jobs, threads=3, show=show, every=0.02)
 
 
 def test_cells_are_trained_and_evaluated_once(data: Path) -> None:
@@ -90,6 +94,12 @@ def test_cells_are_trained_and_evaluated_once(data: Path) -> None:
     assert [run.state for run in again] == ["finished"] * 3
     bring_to_end(again)
     assert [run.train_log.read_text() for run in again] == before
+
+
+def test_no_more_cells_than_jobs_are_at_work(data: Path) -> None:
+    bring_to_end(planned(data, "good", "better", "best"), jobs=1)
+    order = (data.parent / "runs" / "order").read_text().splitlines()
+    assert order == [f"{what} cell{number}" for number in range(3) for what in ("begin", "end")]
 
 
 def test_other_settings_or_data_get_a_folder_of_their_own(data: Path) -> None:
