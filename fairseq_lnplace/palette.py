@@ -39,12 +39,16 @@ LINES = ("solid", "dashed", "dashdot", "dotted")
 OTHER = "#000000"  # of a placement that a user added, or a model without one
 
 
-def style_of(placement: str) -> dict[str, str]:
-    """Return the ``color``, ``marker`` and ``linestyle`` of a placement; neighbours in the table differ in both."""
+def style_of(placement: str, variant: int = 0) -> dict[str, str]:
+    """Return the ``color``, ``marker`` and ``linestyle`` of a placement; neighbours in the table differ in both.
+
+    Args:
+        variant: counts the curves of this placement in one picture, which share the colour alone.
+    """
     names = placements.names()
     index = names.index(placement) if placement in names else len(names)
     return {
         "color": COLOURS.get(placement, OTHER),
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": LINES[index % len(LINES)],
+        "marker": MARKERS[(index + variant) % len(MARKERS)],
+        "linestyle": LINES[(index + variant) % len(LINES)],
     }

@@ -14,6 +14,7 @@ from fairseq_lnplace.experiments.grid import option_of
 from fairseq_lnplace.experiments.runner import Run
 from fairseq_lnplace.experiments.training_log import read_log
 from fairseq_lnplace.files import new_file
+from fairseq_lnplace.palette import style_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["draw", "markdown", "record_of", "table"]
 
 Record = dict[str, Any]
-
-# Colours that differ in lightness, too (Okabe and Ito's); a placement keeps its own in every picture.
-COLOURS = {"postln": "#D55E00", "preln_final": "#0072B2", "preln": "#56B4E9"}
-MARKERS = "os^Dv<>P"
-LINES = ("solid", "dashed", "dotted", "dashdot")
 
 
 def placement_of(arch: str) -> str:
@@ -129,15 +125,9 @@ def curves(records: Sequence[Record], caption: str) -> Figure:
         search = "greedy search" if beam == 1 else f"beam {beam}"
         axes.append(figure.add_subplot(1, panels, 2, xlabel="epoch", ylabel=f"BLEU on the validation set ({search})"))
     seen: dict[str, int] = {}
-    for marker, record in zip(MARKERS, records, strict=False):
+    for record in records:
         placement = placement_of(record["arch"])
-        style = {
-            "label": record["title"],
-            "color": COLOURS.get(placement, "black"),
-            "linestyle": LINES[seen.setdefault(placement, 0) % len(LINES)],
-            "marker": marker,
-            "markersize": 4,
-        }
+        style = {"label": record["title"], "markersize": 4, **style_of(placement, seen.setdefault(placement, 0))}
         seen[placement] += 1
         loss.plot([row["epoch"] for row in record["valid"]], [row["loss"] for row in record["valid"]], **style)
         if panels == 2:
