@@ -67,7 +67,7 @@ class Subject:
     seed: int
     kind: Kind
     model: nn.Module
-    criterion: nn.Module
+    criterion: Any
 
     @property
     def label(self) -> str:
