@@ -14,5 +14,5 @@ ruff format --check .
 say "mypy"
 mypy
 say "pytest"
-# One thread per process: the tests are tiny, and torch's threads would only stand in each other's way.
-OMP_NUM_THREADS=1 exec pytest "$@"
+# One process for each core, of one thread: the tests are tiny, and torch's threads would only stand in each other's way.
+OMP_NUM_THREADS=1 exec pytest --numprocesses auto "$@"
