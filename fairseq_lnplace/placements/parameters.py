@@ -50,6 +50,7 @@ def parameters(placement: Placement, options: Options, depth: Depth) -> dict[str
 def stack_on_meta(placement: Placement, options: Options, depth: Depth, side: Side) -> nn.Module:
     """Return a stack without memory."""
     cfg = TransformerConfig(no_token_positional_embeddings=True)
+    cfg.compile = False
     for each, layers in ((cfg.encoder, depth.encoder_layers), (cfg.decoder, depth.decoder_layers)):
         each.layers, each.embed_dim, each.ffn_embed_dim, each.attention_heads = layers, DIM, FFN, HEADS
     cfg.decoder.input_dim = cfg.decoder.output_dim = DIM

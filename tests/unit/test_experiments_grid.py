@@ -9,7 +9,7 @@ GRID = """
 common: {arch: a, lr: 2e-3, adam-betas: "(0.9, 0.98)", share-all-embeddings: true, fp16: false, patience: null}
 cells:
   one: {title: The first, dropout: 0}
-  two: {title: The second, lr: 0.5}
+  two: {title: The second, lr: 0.5, warmup: '${.lr}'}
 scales:
   full: {train: {max-epoch: 5}, evaluate: [{checkpoint: checkpoint_best.pt, gen-subset: test}]}
   small: {train: {max-epoch: 1, lr: 1}, evaluate: []}
@@ -28,7 +28,7 @@ def test_common_own_scale_and_extra_options_in_this_order(grid_file: Path) -> No
     common = ("--arch", "a", "--lr", "1", "--adam-betas", "(0.9, 0.98)", "--share-all-embeddings")
     assert [cell.train for cell in grid.cells] == [
         (*common, "--dropout", "0", "--max-epoch", "1", "--seed", "7"),
-        (*common, "--max-epoch", "1", "--seed", "7"),
+        (*common, "--warmup", "1", "--max-epoch", "1", "--seed", "7"),
     ]
     assert [(cell.name, cell.title, cell.evaluate) for cell in grid.cells] == [
         ("one", "The first", ()),
@@ -36,6 +36,7 @@ def test_common_own_scale_and_extra_options_in_this_order(grid_file: Path) -> No
     ]
     first, second = read_grid(grid_file, "full").cells
     assert (option_of(first.train, "lr"), option_of(second.train, "lr")) == ("0.002", "0.5")
+    assert option_of(second.train, "warmup") == "0.5"
     assert first.evaluate == ({"checkpoint": "checkpoint_best.pt", "gen-subset": "test"},)
 
 
@@ -74,11 +75,13 @@ def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
         fingerprint(tmp_path)
 
 
-def test_the_quick_starts_arms_differ_only_where_they_should() -> None:
-    grid = read_grid(Path(read_grid.__code__.co_filename).with_name("quickstart.yaml"), "full")
+@pytest.mark.parametrize("scale", ["full", "fast"])
+def test_the_quick_starts_arms_differ_only_where_they_should(scale: str) -> None:
+    grid = read_grid(Path(read_grid.__code__.co_filename).with_name("quickstart.yaml"), scale)
     preln, postln, warmup = (cell.train for cell in grid.cells)
     assert [option_of(train, "warmup-updates") for train in (preln, postln)] == [None, None]
     hold = option_of(warmup, "hold-updates")
+    assert hold
     assert option_of(warmup, "warmup-updates") == hold, "all three must share the decay"
     assert set(preln) ^ set(postln) == {"transformer_preln_final_tiny", "transformer_postln_tiny"}
     assert set(postln) ^ set(warmup) == {"--warmup-updates"}
