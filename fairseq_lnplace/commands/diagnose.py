@@ -10,7 +10,7 @@ from fairseq_lnplace.errors import must_be
 HELP = "measure gradients, activations, depth or the paper's theory: tables, JSON, CSV and figures"
 EXAMPLE = "lnplace diagnose gradients --arch transformer_postln_tiny transformer_preln_final_tiny --seeds 3"
 
-MEASUREMENTS = ("gradients", "activations", "theory")
+MEASUREMENTS = ("gradients", "activations", "depth", "theory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ __all__ = ["Session", "parser_of", "positive"]
 
 # Xiong et al. 2020, appendix A.1: the model and, per stack, the depths of Figure 3
 ARCHITECTURES = ("transformer_postln_iwslt_de_en", "transformer_preln_final_iwslt_de_en")
+WIDTH = 120  # columns of a table that goes into a file or a pipe
 
 
 def positive(text: str) -> int:
@@ -83,6 +84,8 @@ class Session:
         self.what, self.args = what, args
         self.extra = [word for word in extra if word != "--"]
         self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = WIDTH
 
     def text(self) -> Text:
         """Return what is measured on."""

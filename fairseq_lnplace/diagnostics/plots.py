@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_lnplace.diagnostics.activations import POST_INNER, pre_bounds
+from fairseq_lnplace.diagnostics.depth import collapse_at_start
 from fairseq_lnplace.diagnostics.paper import FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.files import new_file
@@ -16,7 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["activation_figure", "depth_figure", "gradient_figure", "save", "theory_figure"]
+__all__ = [
+    "activation_figure",
+    "depth_figure",
+    "distance_figure",
+    "gradient_figure",
+    "layer_figure",
+    "save",
+    "sublayer_figure",
+    "theory_figure",
+]
 
 MATRICES = {"fc1": "W1", "fc2": "W2"}
 NORM = "‖mean gradient‖ (nats a token)"
@@ -246,4 +257,90 @@ def theory_figure(lemmas: Sequence[Row], theorem: Sequence[Row], decay: Sequence
     whole_numbers(layers)
     logarithmic(layers)
     legend(figure)
+    return figure
+
+
+def layer_figure(rows: Sequence[Row], stacks: Sequence[Row], title: str) -> Figure:
+    """Return how far each layer goes, its merge error, and the losses without it; a row of panels for each stack.
+
+    Args:
+        rows, stacks: the tables of :func:`.depth.depth_tables`, averaged over seeds, with label and placement.
+        title: above the panels.
+    """
+    sides = sides_of(rows)
+    figure, panels = blank(len(sides), 4, title, width=4)
+    for side, (step, error, removed, merged) in zip(sides, panels, strict=True):
+        own = [row for row in rows if row["side"] == side]
+        for axes, name in ((step, "step"), (error, "merge_error"), (removed, "loss_removed"), (merged, "loss_merged")):
+            lines(axes, own, "layer", name)
+            whole_numbers(axes)
+            axes.set_xlabel(f"{side} layer t")
+        layers = sorted({row["layer"] for row in own})
+        for power, style, text in ((-0.5, "--", "1/√t"), (-1.0, ":", "1/t")):
+            step.plot(layers, [layer**power for layer in layers], color=GREY, linestyle=style, linewidth=1, label=text)
+        step.set_ylabel("relative step ‖x_t - x_{t-1}‖ / ‖x_{t-1}‖")
+        logarithmic(step)
+        depths = {row["label"]: row for row in stacks if row["side"] == side}
+        said = "\n".join(f"{row['effective_depth']:.1f} of {row['depth']}: {label}" for label, row in depths.items())
+        error.set_title(f"effective depth\n{said}", fontsize="x-small")
+        error.set(ylabel="merge error e_t (relative)", ylim=(0, None))
+        removed.set_ylabel("loss without layer t (bits a token)")
+        merged.set_ylabel("loss, t beside t-1 (bits a token)")
+        for axes in (removed, merged):
+            for label, row in depths.items():
+                axes.axhline(row["loss"], color=style_of(_placement(own, label))["color"], linewidth=0.7, linestyle=":")
+    legend(figure)
+    return figure
+
+
+def _placement(rows: Sequence[Row], label: str) -> str:
+    """Return the placement of the model with this label."""
+    return str(next(row["placement"] for row in rows if row["label"] == label))
+
+
+def sublayer_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Return Admin's dependency and ResiDual's collapse by sub-layer, with the closed forms at equal sizes."""
+    sides = sides_of(rows)
+    figure, panels = blank(len(sides), 2, title)
+    for side, (dependency, collapse) in zip(sides, panels, strict=True):
+        own = [row for row in rows if row["side"] == side]
+        numbers = sorted({row["sublayer"] for row in own})
+        lines(dependency, own, "sublayer", "dependency")
+        lines(collapse, own, "sublayer", "collapse")
+        grey: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1}
+        dependency.plot(numbers, [1 / (k + 1) for k in numbers], label="terms of one size: 1/(k+1)", **grey)
+        closed = [collapse_at_start(k + 1) for k in numbers]
+        collapse.plot(
+            numbers, closed, label="terms of one size: 2/(n + √(n² - n)), n = k+1", **(grey | {"linestyle": ":"})
+        )
+        dependency.set(xlabel=f"{side} sub-layer k", ylabel="dependency β²: the branch's share of the sum")
+        collapse.set(xlabel=f"{side} sub-layer k", ylabel="Var(LN(x_k) - LN(x_{k-1}))")
+        for axes in (dependency, collapse):
+            whole_numbers(axes)
+            logarithmic(axes)
+    legend(figure)
+    return figure
+
+
+def distance_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Return the angular distances between what layers l and l+n read, one map for each model and stack."""
+    stacks = list(dict.fromkeys((row["label"], row["side"]) for row in rows))
+    columns = min(2, len(stacks))
+    figure, panels = blank(math.ceil(len(stacks) / columns), columns, title)
+    image = None
+    for (label, side), axes in zip(stacks, panels.flat, strict=False):
+        own = [row for row in rows if (row["label"], row["side"]) == (label, side)]
+        size = max(row["n"] for row in own)
+        grid = [[math.nan] * size for _ in range(size)]
+        for row in own:
+            grid[row["n"] - 1][row["layer"] - 1] = row["distance"]
+        edges = (0.5, size + 0.5, 0.5, size + 0.5)
+        image = axes.imshow(grid, origin="lower", extent=edges, vmin=0, vmax=0.5, cmap="cividis", aspect="auto")
+        axes.grid(False)
+        axes.set_title(label, fontsize="small")
+        axes.set(xlabel=f"{side} layer l", ylabel="n")
+    for axes in panels.flat[len(stacks) :]:
+        axes.set_visible(False)
+    if image is not None:
+        figure.colorbar(image, ax=panels, label="angle between the inputs of layers l and l+n (1 = 180°)")
     return figure

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_lnplace.diagnostics.subjects import Subject
+from fairseq_lnplace.diagnostics.subjects import Subject, loss_of
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.layers.initialisation import layers_of
 from fairseq_lnplace.layers.residual import Residual
@@ -54,10 +54,12 @@ class Trace:
     Attributes:
         states: by stack, the stream x_0 ... x_L: what each layer reads, and what the last one gives; N x C each.
         passages: every residual connection in order of execution.
+        loss: of the batch, nats a token.
     """
 
     states: dict[str, list[Tensor]] = field(default_factory=dict)
     passages: list[Passage] = field(default_factory=list)
+    loss: float = 0.0
 
     def layer(self, side: str, index: int) -> list[Passage]:
         """Return the passages of a stack's layer, counted from 0 among those that there are."""
@@ -133,7 +135,7 @@ def trace(subject: Subject, sample: dict[str, Any]) -> Trace:
                 for name in layer.norm_names():
                     if getattr(layer, name) is not None:
                         hooks.enter_context(_passages(layer, name, found.passages, real))
-        subject.model(**sample["net_input"])
+        found.loss = float(loss_of(subject, sample))
     return found
 
 

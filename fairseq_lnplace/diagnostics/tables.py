@@ -45,7 +45,7 @@ def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", capt
     shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for name, heading in columns.items():
         numeric = any(isinstance(row.get(name), int | float) for row in rows)
-        shown.add_column(heading, justify="right" if numeric else "left", no_wrap=name == "label")
+        shown.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         shown.add_row(*(_cell(row.get(name)) for name in columns))
     return shown

@@ -1,0 +1,103 @@
+"""``lnplace diagnose depth``: the essay's claim made measurable, that Pre-LN's depth is watered down."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from fairseq_lnplace.diagnostics.command import Session, check_dest, described, parser_of
+from fairseq_lnplace.diagnostics.depth import depth_tables
+from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
+
+__all__ = ["main"]
+
+NAME = "depth"
+EXAMPLE = "lnplace diagnose depth --arch transformer_lm_postln transformer_lm_preln_final --decoder-layers 12"
+WHO = ("label", "placement", "state", "side")
+# table -> what tells its rows apart, and what is measured
+TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "layers": (("layer",), ("step", "cosine", "influence", "merge_error", "loss_merged", "loss_removed")),
+    "sublayers": (("sublayer", "branch"), ("dependency", "collapse")),
+    "distances": (("layer", "n"), ("distance",)),
+    "stacks": (("depth",), ("effective_depth", "loss", "output_change", "model_update")),
+}
+LAYER_COLUMNS = {
+    "label": "model",
+    "side": "stack",
+    "layer": "t",
+    "step": "step",
+    "cosine": "cosine",
+    "merge_error": "e",
+    "loss_merged": "merged",
+    "loss_removed": "removed",
+}
+STACK_COLUMNS = {
+    "label": "model",
+    "side": "stack",
+    "depth": "layers",
+    "effective_depth": "effective",
+    "loss": "loss",
+    "output_change": "output change",
+    "model_update": "update",
+}
+LAYER_CAPTION = (
+    "step: ‖x_t - x_{t-1}‖/‖x_{t-1}‖; e: relative change of what layer t adds when it reads what layer t-1 reads; "
+    "merged, removed: loss in bits a token with t evaluated beside t-1, and without t"
+)
+STACK_CAPTION = (
+    "effective depth: 1 + Σ min(1, e_t); output change: of the normalised output, squared, under weight noise of "
+    "relative size ε, over ε²; update: of the output after one step of Adam, root mean square"
+)
+
+
+def positive_number(text: str) -> float:
+    """Return a positive number, for argparse."""
+    try:
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a positive number, but is {text}")
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure, print the tables, write and draw.
+
+    Raises:
+        LnplaceError: an architecture, an option, a checkpoint or the data is wrong.
+    """
+    parser = parser_of(
+        NAME,
+        "Measure how much each layer counts: relative step and cosine, angular distances, Block Influence, the error "
+        "and the loss when neighbouring layers are merged or one is removed, effective depth, Admin's dependency, "
+        "ResiDual's collapse, and how far the output moves under noise and one step of Adam.",
+        EXAMPLE,
+        batch_count=1,
+        tokens=500,
+    )
+    parser.add_argument("--step-lr", type=positive_number, default=1e-4, metavar="LR", help="of the one step of Adam")
+    args, extra = parser.parse_known_args(words)
+    check_dest(args.dest)
+    session = Session(NAME, args, extra)
+    found: dict[str, list[Row]] = {name: [] for name in TABLES}
+    for subject, samples in session.subjects():
+        for name, rows in depth_tables(subject, samples, args.step_lr).items():
+            found[name] += described(subject, rows)
+    averaged = {name: over_seeds(found[name], (*WHO, *keys), values) for name, (keys, values) in TABLES.items()}
+    title = f"depth on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
+
+    from fairseq_lnplace.diagnostics.plots import distance_figure, layer_figure, sublayer_figure  # slow to import
+
+    session.finish(
+        averaged,
+        [
+            table(averaged["layers"], LAYER_COLUMNS, title, LAYER_CAPTION),
+            table(averaged["stacks"], STACK_COLUMNS, "effective depth", STACK_CAPTION),
+        ],
+        {
+            NAME: layer_figure(averaged["layers"], averaged["stacks"], title),
+            "sublayers": sublayer_figure(averaged["sublayers"], title),
+            "distances": distance_figure(averaged["distances"], title),
+        },
+    )
