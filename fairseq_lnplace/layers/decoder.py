@@ -91,32 +91,17 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                 if self.cross_self_attention or bool(mask.any()):
                     memory_padding = mask
 
-        before = memory if self.cross_self_attention else None
-        padding: Optional[Tensor] = None
-        causal = incremental_state is None and not full_context_alignment
         beams, past = 1, 0
+        padding: Optional[Tensor] = None
         if incremental_state is None:
-            is_padding = prev_output_tokens.eq(self.padding_idx)
-            hidden: Optional[Tensor] = None
-            if bool(is_padding.any()):
-                padding = is_padding
-                # The causal mask hides padding from all real positions where it only stands at the end.
-                if not causal or bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
-                    hidden = is_padding
-            self_mask = decoder_mask(prev_output_tokens.size(1), causal, hidden, before, memory_padding)
+            causal = not full_context_alignment
+            self_mask, padding = self.sequence_mask(prev_output_tokens, causal, memory, memory_padding)
             causal = causal and self_mask is None
         else:
+            causal = False
             ancestors = self.next_ancestors(incremental_state, prev_output_tokens.size(0), memory)
-            beams, steps = ancestors.size(1), ancestors.size(2)
-            past = (steps - 1) * beams
-            self_mask = ancestors_mask(ancestors)
-            if before is not None:
-                own = self_mask
-                if own is None:
-                    own = torch.ones(1, 1, 1, steps, dtype=torch.bool, device=before.device)
-                columns = memory_columns(before, memory_padding, beams)
-                self_mask = torch.cat([columns, own.expand(columns.size(0), -1, beams, -1)], 3)
-                past += before.size(1) if steps > 1 else 0
+            self_mask, past = self.step_mask(ancestors, memory, memory_padding)
+            beams = ancestors.size(1)
         cross_mask = real_keys(memory_padding)
 
         x = self.embed(prev_output_tokens, incremental_state)
@@ -158,6 +143,36 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def sequence_mask(
+        self, tokens: Tensor, causal: bool, memory: Optional[Tensor], memory_padding: Optional[Tensor]
+    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """Return self-attention's mask over whole sequences, beside what ``causal`` says, and the padding, B x T."""
+        padding: Optional[Tensor] = None
+        hidden: Optional[Tensor] = None
+        is_padding = tokens.eq(self.padding_idx)
+        if bool(is_padding.any()):
+            padding = is_padding
+            # The causal mask hides padding from all real positions where it only stands at the end.
+            if not causal or bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
+                hidden = is_padding
+        before = memory if self.cross_self_attention else None
+        return decoder_mask(tokens.size(1), causal, hidden, before, memory_padding), padding
+
+    def step_mask(
+        self, ancestors: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]
+    ) -> Tuple[Optional[Tensor], int]:
+        """Return self-attention's mask over the keys so far, and the number of keys that the cache holds."""
+        beams, steps = ancestors.size(1), ancestors.size(2)
+        past = (steps - 1) * beams
+        own = ancestors_mask(ancestors)
+        if memory is None or not self.cross_self_attention:
+            return own, past
+        if own is None:
+            own = torch.ones(1, 1, 1, steps, dtype=torch.bool, device=memory.device)
+        columns = memory_columns(memory, memory_padding, beams)
+        past = past + memory.size(1) if steps > 1 else 0
+        return torch.cat([columns, own.expand(columns.size(0), -1, beams, -1)], 3), past
 
     def next_ancestors(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
