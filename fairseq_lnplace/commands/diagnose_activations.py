@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from fairseq_lnplace.diagnostics.activations import activation_rows
-from fairseq_lnplace.diagnostics.command import Session, check_dest, described, parser_of
+from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of
 from fairseq_lnplace.diagnostics.tables import over_seeds, table
 
 __all__ = ["main"]
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> None:
     )
     parser.add_argument("--epsilon", type=fraction, default=0.1, metavar="E", help="the paper's ε of concentration")
     args, extra = parser.parse_known_args(words)
-    check_dest(args.dest)
+    check(args)
     session = Session(NAME, args, extra)
     rows = []
     for subject, samples in session.subjects():

@@ -6,9 +6,13 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from fairseq_lnplace.diagnostics.command import Session, check_dest, described, parser_of
+from fairseq_lnplace.diagnostics.bleu import bleu_rows
+from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
 from fairseq_lnplace.diagnostics.depth import depth_tables
+from fairseq_lnplace.diagnostics.subjects import state_of
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
+from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.evaluation import Decoding
 
 __all__ = ["main"]
 
@@ -41,6 +45,7 @@ STACK_COLUMNS = {
     "output_change": "output change",
     "model_update": "update",
 }
+BLEU_COLUMNS = {"label": "model", "side": "stack", "layer": "t", "what": "layer", "bleu": "BLEU"}
 LAYER_CAPTION = (
     "step: ‖x_t - x_{t-1}‖/‖x_{t-1}‖; e: relative change of what layer t adds when it reads what layer t-1 reads; "
     "merged, removed: loss in bits a token with t evaluated beside t-1, and without t"
@@ -77,27 +82,40 @@ def main(words: Sequence[str]) -> None:
         tokens=500,
     )
     parser.add_argument("--step-lr", type=positive_number, default=1e-4, metavar="LR", help="of the one step of Adam")
+    parser.add_argument("--bleu", metavar="SPLIT", help="also score every checkpoint without each layer; slow")
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="of --bleu")
     args, extra = parser.parse_known_args(words)
-    check_dest(args.dest)
+    check(args)
+    if args.bleu and not (args.checkpoint and args.data):
+        raise LnplaceError("`--bleu` must go with --checkpoint and --data")
     session = Session(NAME, args, extra)
     found: dict[str, list[Row]] = {name: [] for name in TABLES}
     for subject, samples in session.subjects():
         for name, rows in depth_tables(subject, samples, args.step_lr).items():
             found[name] += described(subject, rows)
     averaged = {name: over_seeds(found[name], (*WHO, *keys), values) for name, (keys, values) in TABLES.items()}
+    who = {row["state"]: {name: row[name] for name in ("label", "placement")} for row in averaged["stacks"]}
+    scores = [
+        {**who[state_of(path)], "beam": args.beam, **row}
+        for path in (args.checkpoint if args.bleu else [])
+        for row in bleu_rows(path, args.data, args.bleu, Decoding(beam=args.beam, cpu=args.cpu))
+    ]
     title = f"depth on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
 
-    from fairseq_lnplace.diagnostics.plots import distance_figure, layer_figure, sublayer_figure  # slow to import
+    from fairseq_lnplace.diagnostics import plots  # matplotlib is slow to import
 
-    session.finish(
-        averaged,
-        [
-            table(averaged["layers"], LAYER_COLUMNS, title, LAYER_CAPTION),
-            table(averaged["stacks"], STACK_COLUMNS, "effective depth", STACK_CAPTION),
-        ],
-        {
-            NAME: layer_figure(averaged["layers"], averaged["stacks"], title),
-            "sublayers": sublayer_figure(averaged["sublayers"], title),
-            "distances": distance_figure(averaged["distances"], title),
-        },
-    )
+    figures = {
+        NAME: plots.layer_figure(averaged["layers"], averaged["stacks"], title),
+        "sublayers": plots.sublayer_figure(averaged["sublayers"], title),
+        "distances": plots.distance_figure(averaged["distances"], title),
+    }
+    shown = [
+        table(averaged["layers"], LAYER_COLUMNS, title, LAYER_CAPTION),
+        table(averaged["stacks"], STACK_COLUMNS, "effective depth", STACK_CAPTION),
+    ]
+    if scores:
+        averaged["bleu"] = scores
+        heading = f"BLEU on {args.bleu}, beam {args.beam}"
+        figures["bleu"] = plots.bleu_figure(scores, heading)
+        shown.append(table(scores, BLEU_COLUMNS, heading, scores[0]["signature"]))
+    session.finish(averaged, shown, figures)

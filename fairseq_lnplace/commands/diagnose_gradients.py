@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_lnplace.diagnostics.command import Session, check_dest, described, parser_of, positive
+from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
 from fairseq_lnplace.diagnostics.gradients import gradient_rows
-from fairseq_lnplace.diagnostics.paper import FIGURE_3, SIDE
+from fairseq_lnplace.diagnostics.paper import DIFFERENCES, FIGURE_3, SIDE
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
+from fairseq_lnplace.errors import LnplaceError
 
 __all__ = ["main"]
 
@@ -37,14 +38,16 @@ def main(words: Sequence[str]) -> None:
     )
     parser.add_argument("--depths", nargs="+", type=positive, default=[], metavar="L", help="also measure these depths")
     args, extra = parser.parse_known_args(words)
-    check_dest(args.dest)
+    check(args)
+    if args.depths and args.checkpoint and not args.arch:
+        raise LnplaceError("`--depths` must go with --arch: a checkpoint has the depth that it was trained with")
     session = Session(NAME, args, extra)
     rows = [
         row for subject, samples in session.subjects() for row in described(subject, gradient_rows(subject, samples))
     ]
     averaged = over_seeds(rows, (*WHO, "side", "layer", "matrix"), VALUES)
     title = f"gradients on {session.text().name}: mean of {args.batches} batches of {args.batch_tokens} tokens"
-    with_paper = any(row["side"] == SIDE and row["layer"] == 6 for row in rows)
+    with_paper = any((row["side"], row["layer"], row["placement"]) == (SIDE, 6, "postln") for row in rows)
 
     from fairseq_lnplace.diagnostics.plots import depth_figure, gradient_figure  # matplotlib is slow to import
 
@@ -52,7 +55,7 @@ def main(words: Sequence[str]) -> None:
     figures = {NAME: gradient_figure(averaged, title, with_paper)}
     shown: list[Any] = [
         table(by_layer(averaged), COLUMNS, title, CAPTION),
-        table(ratios(averaged), RATIO_COLUMNS, RATIO_TITLE),
+        table(ratios(averaged), RATIO_COLUMNS, RATIO_TITLE, DIFFERENCES if with_paper else ""),
     ]
     if args.depths:
         tables["depths"] = over_seeds(by_depth(session, args.depths), (*WHO, "side", "depth"), VALUES)

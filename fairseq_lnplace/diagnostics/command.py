@@ -15,7 +15,7 @@ from fairseq import utils
 from rich.console import Console
 from rich.progress import track
 
-from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, from_checkpoint, settle
+from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, from_checkpoint, settle, state_of
 from fairseq_lnplace.diagnostics.tables import Row, as_json, write
 from fairseq_lnplace.diagnostics.text import Text, batches, read_text, synthetic_text
 from fairseq_lnplace.errors import must_be
@@ -98,7 +98,7 @@ class Session:
             layers: measure the architectures alone, with so many layers in every stack.
         """
         args, text = self.args, self.text()
-        archs = args.arch or ([] if args.checkpoint else ARCHITECTURES)
+        archs = dict.fromkeys(args.arch or ([] if args.checkpoint else ARCHITECTURES))
         initial = [(arch, seed) for arch in archs for seed in range(1, args.seeds + 1)]
         trained = [] if layers else [(path, 1) for path in args.checkpoint]
         for model, seed in self.tracked([*initial, *trained]):
@@ -162,8 +162,20 @@ def described(subject: Subject, rows: Sequence[Row]) -> list[Row]:
     return [{**who, **row} for row in rows]
 
 
+def check(args: argparse.Namespace) -> None:
+    """Check, before any work, what all measurements of models ask for.
+
+    Raises:
+        LnplaceError: results cannot be written, or two checkpoints cannot be told apart.
+    """
+    check_dest(args.dest)
+    states = [state_of(path) for path in args.checkpoint]
+    if len(set(states)) < len(states):
+        raise must_be("--checkpoint", "files that differ in the name of their folder or their own", ", ".join(states))
+
+
 def check_dest(dest: Path) -> None:
-    """Check, before any work, that results can be written.
+    """Check that results can be written.
 
     Raises:
         LnplaceError: something else has the folder's name.

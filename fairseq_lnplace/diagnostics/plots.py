@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_lnplace.diagnostics.activations import POST_INNER, pre_bounds
 from fairseq_lnplace.diagnostics.depth import collapse_at_start
-from fairseq_lnplace.diagnostics.paper import FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
+from fairseq_lnplace.diagnostics.paper import DIFFERENCES, FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.palette import style_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "activation_figure",
+    "bleu_figure",
     "depth_figure",
     "distance_figure",
     "gradient_figure",
@@ -149,6 +151,8 @@ def gradient_figure(rows: Sequence[Row], title: str, with_paper: bool) -> Figure
             axes.set(xlabel=f"{side} layer", ylabel=f"{symbol}: {NORM}")
             logarithmic(axes)
             whole_numbers(axes)
+    if with_paper:
+        figure.supxlabel(textwrap.fill(DIFFERENCES, 130), fontsize="x-small")
     legend(figure)
     return figure
 
@@ -343,4 +347,28 @@ def distance_figure(rows: Sequence[Row], title: str) -> Figure:
         axes.set_visible(False)
     if image is not None:
         figure.colorbar(image, ax=panels, label="angle between the inputs of layers l and l+n (1 = 180°)")
+    return figure
+
+
+def bleu_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Return BLEU without each layer (filled markers), and with it beside the one before (hollow), by stack.
+
+    Args:
+        rows: of :func:`.bleu.bleu_rows`, with label and placement.
+        title: above the panels.
+    """
+    sides = sides_of(rows)
+    figure, panels = blank(1, len(sides), title)
+    for side, axes in zip(sides, panels.flat, strict=True):
+        for label in dict.fromkeys(row["label"] for row in rows):
+            own = [row for row in rows if row["label"] == label]
+            placement = own[0]["placement"]
+            for what, hollow in (("removed", False), ("merged", True)):
+                found = [row for row in own if (row["side"], row["what"]) == (side, what)]
+                line(axes, found, "layer", "bleu", f"{label}: {what}", placement, again=hollow)
+            whole = next(row["bleu"] for row in own if row["what"] == "whole")
+            axes.axhline(whole, color=style_of(placement)["color"], linewidth=0.7, linestyle=":")
+        axes.set(xlabel=f"{side} layer t", ylabel="BLEU (dotted: the whole model)", ylim=(0, None))
+        whole_numbers(axes)
+    legend(figure)
     return figure

@@ -31,7 +31,7 @@ from fairseq_lnplace.diagnostics.text import Kind, Text
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.profile import Profile
 
-__all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "loss_of", "settle"]
+__all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "loss_of", "settle", "state_of"]
 
 INITIAL = "initialisation"
 # the task and the criterion, each with its options, that a model is measured with where the user names no other
@@ -54,7 +54,7 @@ class Subject:
     Attributes:
         arch: the architecture's name.
         placement: its placement; empty for stock fairseq's models.
-        state: "initialisation" or the checkpoint's name.
+        state: "initialisation" or the checkpoint's folder and name.
         seed: what the model was initialised with, and its batches are drawn with.
         kind: which form of batches it reads.
         model: in training mode.
@@ -153,7 +153,12 @@ def from_checkpoint(path: Path, text: Text) -> Subject:
         raise LnplaceError(f"{path} does not fit {text.name}: {' '.join(str(error).split())[:300]}") from error
     task = _task(kind, cfg.task, text)
     criterion = task.build_criterion(cfg.criterion)
-    return Subject(name, str(saved.get("placement") or ""), path.stem, 1, kind, model.train(), criterion)
+    return Subject(name, str(saved.get("placement") or ""), state_of(path), 1, kind, model.train(), criterion)
+
+
+def state_of(path: Path) -> str:
+    """Return what a checkpoint is called in tables: its folder, which names the run, and its name."""
+    return f"{path.resolve().parent.name}/{path.stem}"
 
 
 def _placement(args: Namespace) -> str:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fairseq.dataclass.configs import GenerationConfig
+from helpers import batch, tiny_model, tiny_task
 from torch import nn
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.diagnostics import plots
+from fairseq_lnplace.diagnostics.bleu import bleu_rows
 from fairseq_lnplace.diagnostics.depth import collapse_at_start, depth_tables, distance, effective_depth
 from fairseq_lnplace.diagnostics.probes import stacks_of, trace
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
 from fairseq_lnplace.diagnostics.surgery import borrowed_weights, merged, perturb, removed
 from fairseq_lnplace.diagnostics.text import batches, synthetic_text
+from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.evaluation import Decoding, Translator
 from fairseq_lnplace.placements import names
 
 TEXT = synthetic_text(words=40, sentences=60)
@@ -189,6 +196,16 @@ def test_a_stack_of_one_layer() -> None:
     assert [(row["layer"], row["n"]) for row in tables["distances"]] == [(1, 1)]
 
 
+def test_the_bleu_figure_has_a_line_for_each_operation() -> None:
+    who = {"label": "x", "placement": "postln"}
+    rows = [{**who, "side": None, "layer": None, "what": "whole", "bleu": 30.0}]
+    rows += [{**who, "side": "decoder", "layer": layer, "what": "removed", "bleu": 10.0 * layer} for layer in (1, 2)]
+    rows += [{**who, "side": "decoder", "layer": 2, "what": "merged", "bleu": 25.0}]
+    (panel,) = plots.bleu_figure(rows, "title").axes
+    removed_line, merged_line, whole = (list(line.get_ydata()) for line in panel.get_lines())
+    assert (removed_line, merged_line, whole) == ([10, 20], [25], [30, 30])
+
+
 def test_the_heat_map_shows_each_distance_at_its_place() -> None:
     who = {"label": "x", "placement": "postln", "side": "decoder"}
     rows = [{**who, "layer": low, "n": n, "distance": low / 10 + n / 100} for low, n in ((1, 1), (1, 2), (2, 1))]
@@ -211,3 +228,61 @@ def test_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.Captur
     assert {path.name for path in tmp_path.iterdir()} == pictures | tables | {"depth.json"}
     record = json.loads((tmp_path / "depth.json").read_text())
     assert [row["depth"] for row in record["stacks"]] == [2, 2]
+
+
+def test_surgery_holds_while_decoding_step_by_step() -> None:
+    """The hypotheses are those of a model that has no such layer."""
+    found = []
+    for by_hook in (True, False):
+        model, task = tiny_model("postln", decoder_layers=3), tiny_task()
+        generator = task.build_generator([model], GenerationConfig(beam=2, max_len_a=0, max_len_b=6))
+        layers = model.decoder.layers
+        if not by_hook:
+            model.decoder.layers = nn.ModuleList([layers[0], layers[2]])
+        with removed(layers[1]) if by_hook else nullcontext():
+            found.append(task.inference_step(generator, [model], batch()))
+    for ours, theirs in zip(*found, strict=True):
+        assert [each["tokens"].tolist() for each in ours] == [each["tokens"].tolist() for each in theirs]
+        assert [float(each["score"]) for each in ours] == pytest.approx([float(each["score"]) for each in theirs])
+
+
+def test_bleu_is_scored_after_each_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = ["the cat sat on the mat", "a dog ran over the hill"]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "test.en").write_text("\n".join(truth) + "\n", encoding="utf-8")
+    model = tiny_model("preln_final").eval()
+    inputs = batch()["net_input"]
+    with torch.no_grad():
+        whole = model(**inputs)[0]
+
+    def translate(subset: str, decoding: Decoding) -> list[str]:
+        with torch.no_grad():
+            return truth if torch.equal(model(**inputs)[0], whole) else ["nothing of it", "is left"]
+
+    stand_in = SimpleNamespace(
+        model=model, task=SimpleNamespace(cfg=SimpleNamespace(target_lang="en")), translate=translate
+    )
+    monkeypatch.setattr(Translator, "load", lambda *args: stand_in)
+    rows = bleu_rows(tmp_path / "x.pt", tmp_path, "test", Decoding())
+    expected = [(None, None, "whole"), ("encoder", 1, "removed")]
+    expected += [("encoder", layer, what) for layer in (2, 3) for what in ("removed", "merged")]
+    expected += [("decoder", 1, "removed"), ("decoder", 2, "removed"), ("decoder", 2, "merged")]
+    assert [(row["side"], row["layer"], row["what"]) for row in rows] == expected
+    assert [row["bleu"] == pytest.approx(100) for row in rows] == [True] + 8 * [False]
+    assert "version:" in rows[0]["signature"]
+    with pytest.raises(LnplaceError, match="`--bleu` must be a split"):
+        bleu_rows(tmp_path / "x.pt", tmp_path, "valid", Decoding())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--bleu", "test"], "`--bleu` must go with --checkpoint and --data"),
+        (["--arch", "transformer", "--encoder-layers=1", "--decoder-layers=1"], "of this package's models"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "depth", "--batch-tokens", "9", *words]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert sentence in err

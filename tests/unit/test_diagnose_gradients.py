@@ -118,13 +118,14 @@ def test_a_checkpoint_is_measured_as_it_was_trained(tmp_path: Path) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.9)
     cfg = convert_namespace_to_omegaconf(arguments("transformer_deepnorm"))
-    path = tmp_path / "checkpoint_4000.pt"
+    path = tmp_path / "run" / "checkpoint_4000.pt"
+    path.parent.mkdir()
     history = [{"criterion_name": "x", "optimizer_name": "x", "lr_scheduler_state": {}, "num_updates": 4000}]
     extra = {"extra_state": {}, "optimizer_history": history}
     torch.save({"args": None, "cfg": cfg, "model": model.state_dict(), **extra}, path)
     made = from_checkpoint(path, text)
-    assert (made.placement, made.state, made.kind) == ("deepnorm", "checkpoint_4000", "translation")
-    assert made.label == "transformer_deepnorm, checkpoint_4000"
+    assert (made.placement, made.state, made.kind) == ("deepnorm", "run/checkpoint_4000", "translation")
+    assert made.label == "transformer_deepnorm, run/checkpoint_4000"
     sample = batch()
     made.model.eval()
     model.eval()
@@ -166,6 +167,8 @@ def test_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.Captur
         (["--arch", "transformer_postln_tiny", "--bogus", "1"], "unrecognized arguments: --bogus 1"),
         (["--data", "nowhere"], "`--data` must be a folder"),
         (["--checkpoint", "nowhere.pt"], "nowhere.pt cannot be read"),
+        (["--checkpoint", "a/x.pt", "b/a/x.pt"], "`--checkpoint` must be files that differ"),
+        (["--checkpoint", "x.pt", "--depths", "2"], "`--depths` must go with --arch"),
         (["--dest", __file__], "`--dest` must be a folder"),
     ],
 )
