@@ -38,12 +38,16 @@ class Clock:
     def seconds(self, work: Callable[[], object]) -> float:
         """Return how long ``work`` takes, to the end of what it started on the GPU."""
         now = time.process_time if self.name == "CPU time" else time.perf_counter
-        synchronise = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
-        synchronise()
+        self.synchronise()
         start = now()
         work()
-        synchronise()
+        self.synchronise()
         return now() - start
+
+    def synchronise(self) -> None:
+        """Wait for what was started on the GPU."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
 def in_turn(

@@ -29,8 +29,8 @@ def bench_train(setting: Setting) -> list[dict[str, Any]]:
         trainers = {side.name: side.trainer() for side in sides}
         first = trainers[sides[0].name]
         samples = batches(first.task, "train", setting.max_tokens, setting.batches)
-        differences = agreement(sides, samples)
-        share_weights([trainer.model for trainer in trainers.values()])
+        same = share_weights([trainer.model for trainer in trainers.values()])
+        differences = agreement([side for side, equal in zip(sides, same, strict=True) if equal], samples)
         works = {
             name: lambda t=trainer: [t.train_step([each]) for each in samples] for name, trainer in trainers.items()
         }
@@ -47,9 +47,9 @@ def bench_train(setting: Setting) -> list[dict[str, Any]]:
             "tokens_per_second": tokens / figures["seconds"],
             "share_of_peak": flops / figures["seconds"] / peak,
             "parameters": sum(p.numel() for p in trainers[name].model.parameters()),
-            **difference,
+            **differences.get(name, {}),
         }
-        for (name, figures), difference in zip(compared(seconds, sides[0].name).items(), differences, strict=True)
+        for name, figures in compared(seconds, sides[0].name).items()
     ]
 
 
@@ -62,20 +62,18 @@ def bench_placements(setting: Setting) -> list[dict[str, Any]]:
     return bench_train(replace(setting, archs=tuple(archs.values()), against=baseline))
 
 
-def agreement(sides: Sequence[Side], samples: Sequence[Sample]) -> list[dict[str, float]]:
-    """Return how far each side is from the first one without dropout, from the same weights.
+def agreement(sides: Sequence[Side], samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """Return how far each of some sides of one equation is from the first, without dropout, from the same weights.
 
     ``loss_difference`` is the largest over the batches, in nats a token; ``gradient_difference`` the largest distance
-    of the gradients over the norm of the first one's. Empty for a side with another equation.
+    of the gradients over the norm of the first one's.
     """
     trainers = [side.without_dropout().trainer() for side in sides]
-    same = share_weights([trainer.model for trainer in trainers])
-    result: list[dict[str, float]] = [{"loss_difference": 0.0, "gradient_difference": 0.0} if s else {} for s in same]
+    share_weights([trainer.model for trainer in trainers])
+    result = {side.name: {"loss_difference": 0.0, "gradient_difference": 0.0} for side in sides}
     for sample in samples:
         loss, gradient = loss_and_gradient(trainers[0], sample)
-        for trainer, differences in zip(trainers[1:], result[1:], strict=True):
-            if not differences:
-                continue
+        for trainer, differences in zip(trainers[1:], list(result.values())[1:], strict=True):
             other, other_gradient = loss_and_gradient(trainer, sample)
             apart = float((other_gradient - gradient).norm() / gradient.norm())
             differences["loss_difference"] = max(differences["loss_difference"], abs(other - loss))

@@ -1,5 +1,6 @@
 """``--compile``: layers that run compiled by torch in training."""
 
+import torch._functorch.config as functorch_config
 from torch import nn
 
 from fairseq_lnplace.doctor import compiler
@@ -20,4 +21,6 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
         found = compiler()
         if not found.ok:
             raise must_be("--compile", f"left out without a C++ compiler ({found.remedy})", "given")
+        # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
+        functorch_config.recompute_views = True
         layer.compile(dynamic=True)
