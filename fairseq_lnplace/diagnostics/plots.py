@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,15 +60,15 @@ def blank(rows: int, columns: int, title: str, width: float = 4.6, height: float
     return figure, panels
 
 
-def line(axes: Axes, rows: Sequence[Row], x: str, y: str, label: str, placement: str, again: bool = False) -> None:
+def line(axes: Axes, rows: Sequence[Row], x: str, y: str, label: str, placement: str, variant: int = 0) -> None:
     """Draw ``y`` against ``x`` in the placement's style, with a band of one standard deviation over the seeds.
 
-    ``again``: the placement has a line in this picture already; this one has hollow markers and is thinner.
+    ``variant`` counts the placement's lines in this picture; those after the first are thinner, with hollow markers.
     """
     rows = [row for row in rows if row[y] is not None]
     xs, ys = [row[x] for row in rows], [row[y] for row in rows]
-    style: dict[str, Any] = {**style_of(placement), "markersize": 5, "label": label}
-    if again:
+    style: dict[str, Any] = {**style_of(placement, variant), "markersize": 5, "label": label}
+    if variant:
         style |= {"markerfacecolor": "white", "linewidth": 1}
     axes.plot(xs, ys, **style)
     spread = [row.get(f"{y}_std") or 0.0 for row in rows]
@@ -78,12 +79,12 @@ def line(axes: Axes, rows: Sequence[Row], x: str, y: str, label: str, placement:
 
 def lines(axes: Axes, rows: Sequence[Row], x: str, y: str) -> None:
     """Draw one line for each label among the rows."""
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     for label in dict.fromkeys(row["label"] for row in rows):
         own = [row for row in rows if row["label"] == label]
         placement = own[0]["placement"]
-        line(axes, own, x, y, label, placement, again=placement in seen)
-        seen.add(placement)
+        line(axes, own, x, y, label, placement, seen[placement])
+        seen[placement] += 1
 
 
 def paper_line(axes: Axes, placement: str, state: str, values: dict[int, float]) -> None:
@@ -116,12 +117,13 @@ def logarithmic(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter("{x:g}")
 
 
-def legend(figure: Figure) -> None:
-    """Put one legend of all panels below them."""
+def legend(figure: Figure, note: str = "") -> None:
+    """Put one legend of all panels below them, under a note."""
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         handles |= {text: handle for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    style: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": "small", "title_fontsize": "x-small"}
+    figure.legend(handles.values(), handles, loc="outside lower center", title=note or None, **style)
 
 
 def sides_of(rows: Iterable[Row]) -> list[str]:
@@ -151,9 +153,7 @@ def gradient_figure(rows: Sequence[Row], title: str, with_paper: bool) -> Figure
             axes.set(xlabel=f"{side} layer", ylabel=f"{symbol}: {NORM}")
             logarithmic(axes)
             whole_numbers(axes)
-    if with_paper:
-        figure.supxlabel(textwrap.fill(DIFFERENCES, 130), fontsize="x-small")
-    legend(figure)
+    legend(figure, textwrap.fill(DIFFERENCES, 130) if with_paper else "")
     return figure
 
 
@@ -363,9 +363,9 @@ def bleu_figure(rows: Sequence[Row], title: str) -> Figure:
         for label in dict.fromkeys(row["label"] for row in rows):
             own = [row for row in rows if row["label"] == label]
             placement = own[0]["placement"]
-            for what, hollow in (("removed", False), ("merged", True)):
+            for variant, what in enumerate(("removed", "merged")):
                 found = [row for row in own if (row["side"], row["what"]) == (side, what)]
-                line(axes, found, "layer", "bleu", f"{label}: {what}", placement, again=hollow)
+                line(axes, found, "layer", "bleu", f"{label}: {what}", placement, variant)
             whole = next(row["bleu"] for row in own if row["what"] == "whole")
             axes.axhline(whole, color=style_of(placement)["color"], linewidth=0.7, linestyle=":")
         axes.set(xlabel=f"{side} layer t", ylabel="BLEU (dotted: the whole model)", ylim=(0, None))

@@ -143,6 +143,7 @@ def from_checkpoint(path: Path, text: Text) -> Subject:
     Raises:
         LnplaceError: it is not a checkpoint of fairseq, or its dictionaries are not the text's.
     """
+    torch.manual_seed(1)  # of its dropout
     saved = checkpoint_options(load_checkpoint(path), "model")
     name = str(saved.get("arch") or saved.get("_name"))
     kind = kind_of(name if name in ARCH_MODEL_REGISTRY else str(saved.get("_name")))

@@ -55,6 +55,8 @@ def _cell(value: Any) -> str:
     """Return a value with three significant digits, or a dash where there is none."""
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
