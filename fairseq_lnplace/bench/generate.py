@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_lnplace.bench.data import Sample, batches
 from fairseq_lnplace.bench.setting import Setting
-from fairseq_lnplace.bench.sides import Side, share_weights
+from fairseq_lnplace.bench.sides import Side, share_weights, size_options
 from fairseq_lnplace.bench.timing import compared, in_turn
+from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError
 
@@ -63,18 +65,28 @@ def bench_generate(
     Args:
         setting: what all benchmarks share.
         beam: the hypotheses that are kept.
-        checkpoint: weights that fit the sides; without it they are random.
+        checkpoint: one of a model of ours, whose sizes and weights all sides get; without it weights are random.
         double: whether to compute in float64.
 
     Raises:
         LnplaceError: the checkpoint does not fit.
     """
+    weights = None
+    if checkpoint is not None:
+        state = load_checkpoint(checkpoint)
+        model, weights = options(state, "model"), state["model"]
+        arch = f"transformer_{model['placement']}" if model.get("placement") else str(model.get("arch"))
+        setting = replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
     with setting.sides() as sides:
         searches = {side.name: Search(side, beam, checkpoint is not None, double) for side in sides}
         first = searches[sides[0].name]
-        if checkpoint is not None:
-            for search in searches.values():
-                load(search.model, checkpoint)
+        if weights is not None:
+            try:
+                for search in searches.values():
+                    search.model.load_state_dict(dict(weights))
+            except (RuntimeError, KeyError) as error:
+                reason = " ".join(str(error).split())[:300]
+                raise LnplaceError(f"{checkpoint} does not fit the sides: {reason}") from error
         same = share_weights([search.model for search in searches.values()])
         samples = batches(first.task, "test", setting.max_tokens, setting.batches)
         for search in searches.values():
@@ -87,18 +99,6 @@ def bench_generate(
         {"side": name, **figures, "sentences_per_second": len(truth) / figures["seconds"], **text}
         for (name, figures), text in zip(compared(seconds, sides[0].name).items(), texts, strict=True)
     ]
-
-
-def load(model: Any, checkpoint: Path) -> None:
-    """Give a model a checkpoint's weights.
-
-    Raises:
-        LnplaceError: they do not fit.
-    """
-    try:
-        model.load_state_dict(load_checkpoint(checkpoint)["model"])
-    except RuntimeError as error:
-        raise LnplaceError(f"{checkpoint} does not fit the sides: {' '.join(str(error).split())[:300]}") from error
 
 
 def same_text(truth: Sequence[Hypotheses], found: Sequence[Hypotheses]) -> dict[str, float]:

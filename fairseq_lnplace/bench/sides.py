@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fairseq_lnplace import placements
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.models.translation import MODEL, resolve
 
-__all__ = ["STOCK", "Side", "share_weights", "sides_of"]
+__all__ = ["STOCK", "Side", "share_weights", "sides_of", "size_options"]
 
 STOCK = "stock"
 NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
@@ -30,6 +30,7 @@ SAME = (
     *("--label-smoothing", "0.1", "--share-all-embeddings", "--dropout", "0.1"),
     *("--lr", "1e-4", "--adam-betas", "(0.9, 0.98)", "--seed", "1"),
 )
+STACKS = ("encoder", "decoder")
 SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
 
 
@@ -93,12 +94,13 @@ def stock_sizes(args: Namespace) -> list[str]:
     """Return the options that make stock's `transformer` as large as ours, with its norms where ours has most."""
     resolve(args)
     before = placements.get(args.placement).layer.self_attention.in_norm
-    argv = []
-    for stack in ("encoder", "decoder"):
-        for size in SIZES:
-            argv += [f"--{stack}-{size.replace('_', '-')}", str(getattr(args, f"{stack}_{size}"))]
-        argv += [f"--{stack}-normalize-before"] * before
-    return argv
+    return size_options(vars(args)) + [f"--{stack}-normalize-before" for stack in STACKS if before]
+
+
+def size_options(model: Mapping[str, Any]) -> list[str]:
+    """Return the options of fairseq-train that give a model's size; ``model`` holds them by name."""
+    names = [f"{stack}_{size}" for stack in STACKS for size in SIZES]
+    return [word for name in names for word in ("--" + name.replace("_", "-"), str(model[name]))]
 
 
 def share_weights(models: Sequence[nn.Module]) -> list[bool]:

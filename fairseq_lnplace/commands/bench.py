@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use no GPU")
     parser.add_argument("--compile", action="store_true", help="compare our models under --compile, too")
     parser.add_argument("--options", default="", metavar="'--NAME …'", help="options of fairseq-train for every side")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="generate: trained weights; else random ones")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="generate: a trained model of ours, in place of --arch"
+    )
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="generate: hypotheses that are kept")
     parser.add_argument("--float64", action="store_true", help="generate: in double precision")
     parser.add_argument("--layers", default="2,4,8,16", metavar="N,…", help="depth: layers of encoder and of decoder")
