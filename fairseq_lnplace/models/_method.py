@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
