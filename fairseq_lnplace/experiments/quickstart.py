@@ -80,6 +80,13 @@ def parts(run: Run) -> int:
     return round(PARTS * run.progress())
 
 
+def earlier_minutes(dest: Path) -> float | None:
+    """Return how long an uninterrupted run took, if an earlier call was one; this call did not do all of the work."""
+    results = dest / "results.json"
+    known: float | None = json.loads(results.read_text(encoding="utf-8"))["minutes"] if results.exists() else None
+    return known
+
+
 def watch(runs: Sequence[Run], dest: Path, jobs: int, threads: int, console: Console) -> None:
     """Run everything under a progress bar for each model and one, with the time left, for all."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[note]}"))
@@ -148,7 +155,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
         "cores": cores,
         "jobs": jobs,
         "threads": threads,
-        "minutes": minutes if fresh else None,  # of an uninterrupted run
+        "minutes": minutes if fresh else earlier_minutes(dest),
     }
     report(runs, dest, about, console)
     console.print(f"{minutes} minutes")

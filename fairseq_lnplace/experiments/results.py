@@ -67,7 +67,7 @@ def record_of(run: Run) -> Record:
 def rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and rows of the table: the best validation loss, and the test scores if there are any."""
     tested = any(score["subset"] == "test" for record in records for score in record["scores"])
-    headings = ["model", "updates", "validation loss", "perplexity", *(["BLEU", "chrF"] if tested else []), "minutes"]
+    headings = ["model", "updates", "valid loss", "valid ppl", *(["BLEU", "chrF"] if tested else []), "minutes"]
     lines = []
     for record in records:
         best = min(record["valid"], key=lambda row: row["loss"], default=None)

@@ -67,6 +67,7 @@ def test_table_results_and_picture(straight: tuple[Path, str]) -> None:
     assert (dest / "curves.png").stat().st_size > 10_000
     assert (dest / "curves.svg").read_text(encoding="utf-8").count("Post-LN, warm-up") >= 1
     found = results(dest)
+    assert found["minutes"] > 0
     assert found["data"] == "de-en, synthetic: 460 pairs"
     assert [run["title"] for run in found["runs"]] == ["Pre-LN, no warm-up", "Post-LN, no warm-up", "Post-LN, warm-up"]
     for run in found["runs"]:
@@ -85,9 +86,9 @@ def test_table_results_and_picture(straight: tuple[Path, str]) -> None:
 def test_a_second_call_trains_nothing(data: Path, straight: tuple[Path, str]) -> None:
     dest, _ = straight
     before = {path: path.stat().st_mtime_ns for path in dest.glob("*/*")}
-    runs = results(dest)["runs"]
+    found = results(dest)
     assert main(["--data", str(data), "--dest", str(dest), "--device", "cpu", "--", *TINY]) == 0
-    assert results(dest)["runs"] == runs
+    assert results(dest) == found
     assert {path: path.stat().st_mtime_ns for path in dest.glob("*/*")} == before
 
 
@@ -101,6 +102,7 @@ def test_stopped_and_continued_is_a_straight_run(data: Path, straight: tuple[Pat
     assert errors == "quickstart: stopped; the same command continues\n"
     assert not (tmp_path / "results.json").exists()
     finish(start(data, tmp_path, "--", *TINY))
+    assert results(tmp_path)["minutes"] is None, "the time of a part is not that of the whole"
     again, once = results(tmp_path)["runs"], results(straight[0])["runs"]
     assert [run["valid"] for run in again] == [run["valid"] for run in once]
     assert [run["scores"] for run in again] == [run["scores"] for run in once]

@@ -77,7 +77,7 @@ def test_placements_out_of_architectures() -> None:
 
 def test_the_table_shows_the_best_loss_and_the_test_score(records: list[dict[str, Any]]) -> None:
     assert markdown(records) == (
-        "| model | updates | validation loss | perplexity | BLEU | chrF | minutes |\n"
+        "| model | updates | valid loss | valid ppl | BLEU | chrF | minutes |\n"
         "| --- | --: | --: | --: | --: | --: | --: |\n"
         "| Pre | 40 | 4.00 | 16.0 | 12.0 | 30.0 | 1.5 |\n"
         "| Post (diverged) | 40 | 5.50 | 45.3 | 2.0 | 30.0 | 1.5 |\n"
@@ -88,7 +88,7 @@ def test_the_table_without_scores_or_losses(records: list[dict[str, Any]]) -> No
     for each in records:
         each["scores"] = []
     records[1]["valid"] = []
-    assert markdown(records).splitlines()[0] == "| model | updates | validation loss | perplexity | minutes |"
+    assert markdown(records).splitlines()[0] == "| model | updates | valid loss | valid ppl | minutes |"
     assert markdown(records).splitlines()[-1] == "| Post (diverged) | 40 | - | - | 1.5 |"
 
 
