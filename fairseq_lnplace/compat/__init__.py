@@ -34,6 +34,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq": quieten,
     "fairseq.checkpoint_utils": load_safely,
     "fairseq.data.data_utils": add_names,
+    "fairseq.data.token_block_dataset": add_names,
     "fairseq.dataclass.configs": allow_instances,
     "fairseq.distributed.utils": load_safely,
     "fairseq.modules.dynamic_crf_layer": add_names,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from fairseq.data import data_utils
+from fairseq.data import TokenBlockDataset, data_utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -36,9 +36,15 @@ def test_numpy_names_are_there_for_fairseq_alone() -> None:
     assert data_utils.np.random is numpy.random
 
 
+def test_blocks_of_sentences() -> None:
+    """`--sample-break-mode eos` uses np.compat."""
+    blocks = TokenBlockDataset([torch.ones(3), torch.ones(2)], [3, 2], None, pad=1, eos=2, break_mode="eos")
+    assert [len(blocks[number]) for number in range(2)] == [3, 2]
+
+
 def test_a_numpy_with_all_names_is_left_alone() -> None:
     module, old = ModuleType("m"), ModuleType("numpy")
-    vars(old).update(int=int, float=float)
+    vars(old).update(int=int, float=float, compat=None)
     vars(module)["np"] = old
     add_names(module, nothing)
     assert module.np is old
