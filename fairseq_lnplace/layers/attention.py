@@ -69,7 +69,7 @@ class Attention(nn.Module):
         self.k_norm = Norm(norm_type, dim) if slots.qkv_norm else None
         self.v_norm = Norm(norm_type, dim) if slots.qkv_norm else None
         self.inner_norm = Norm(norm_type, dim) if slots.inner_norm else None
-        self.register_parameter("head_scale", nn.Parameter(torch.zeros(heads)) if slots.head_scale else None)
+        self.head_scale = nn.Parameter(torch.zeros(heads)) if slots.head_scale else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -43,16 +43,14 @@ class Norm(nn.Module):
         self.kind = kind
         self.eps = eps
         self.dim = dim
-        if kind == "none":
-            self.register_parameter("weight", None)
-        elif kind == "scalenorm":
+        # None is a plain attribute: fairseq's trainer would log parameters registered as None as shared with each other
+        self.weight: Optional[nn.Parameter] = None
+        if kind == "scalenorm":
             self.weight = nn.Parameter(torch.full((1,), dim**0.5))
-        else:
+        elif kind != "none":
             self.weight = nn.Parameter(torch.ones(dim))
-        if kind in ("layernorm", "batchnorm", "instancenorm"):
-            self.bias = nn.Parameter(torch.zeros(dim))
-        else:
-            self.register_parameter("bias", None)
+        has_bias = kind in ("layernorm", "batchnorm", "instancenorm")
+        self.bias = nn.Parameter(torch.zeros(dim)) if has_bias else None
         self.register_buffer("running_mean", torch.zeros(dim) if kind == "batchnorm" else None)
         self.register_buffer("running_var", torch.ones(dim) if kind == "batchnorm" else None)
 

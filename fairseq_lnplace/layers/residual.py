@@ -62,8 +62,8 @@ class Residual(Norm):
         self.branch_start = slots.branch_scale.start(position, options)
         self.second_scale = second_scale
         self.dropout_module = dropout
-        self.register_parameter("skip_scale", difference(dim) if slots.skip_scale.learned == "vector" else None)
-        self.register_parameter("branch_scale", difference(dim) if slots.branch_scale.learned == "vector" else None)
+        self.skip_scale = difference(dim) if slots.skip_scale.learned == "vector" else None
+        self.branch_scale = difference(dim) if slots.branch_scale.learned == "vector" else None
         self.register_buffer("profiled_skip", torch.ones(1) if slots.skip_scale.profiled else None)
         self.register_buffer("progress", torch.full((1,), 1 / self.scheduled) if self.scheduled else None)
         self._profile = (profile,)  # in a tuple: the stack owns the module

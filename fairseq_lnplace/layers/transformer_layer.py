@@ -60,7 +60,7 @@ class TransformerLayer(nn.Module):
         )
         self.activation_fn = utils.get_activation_fn(cfg.activation_fn)
         shared = any(s.branch_scale.learned == "layer" or s.gate for s in slots.slots)
-        self.register_parameter("layer_scale", nn.Parameter(torch.zeros(1)) if shared else None)
+        self.layer_scale = nn.Parameter(torch.zeros(1)) if shared else None
         self.self_attn = self.build_attention(slots.self_attention, side.attention_heads, None)
         self.self_attn_layer_norm = self.build_residual(slots.self_attention)
         self.fc1 = self.build_fc1(self.embed_dim, side.ffn_embed_dim)
