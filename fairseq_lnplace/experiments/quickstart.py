@@ -142,7 +142,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     console.print(
         f"{jobs} models side by side on {where}, {threads} of {cores} cores each; logs in {dest}", soft_wrap=True
     )
-    fresh = not any(run.progress() for run in runs)
+    fresh = not any(run.folder.exists() for run in runs)
     caption = describe(args.data)
     start = time.monotonic()
     watch(runs, dest, jobs, threads, console)
