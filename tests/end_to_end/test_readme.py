@@ -101,7 +101,8 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
             build_parser([name]).parse_args([name, "--help"])
     known = fairseq_help() + capsys.readouterr().out
     known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
-    known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "fairseq_lnplace/commands").glob("show*.py"))
+    for commands in ("commands/show*.py", "commands/diagnose*.py", "diagnostics/command.py"):
+        known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "fairseq_lnplace").glob(commands))
     existing = set(re.findall(r"--[a-z][\w-]*", known))
     used = set(re.findall(r"(?<![-\w<])--[a-z][\w-]*", README))
     assert len(used) > 40
