@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from every_placement import ALL, built, outputs, stacks
+from fairseq.trainer import _catalog_shared_params
 from helpers import fill_in
 from torch import Tensor, nn
 
@@ -149,3 +150,10 @@ def test_admins_profile_is_in_the_checkpoint() -> None:
     other = built("admin", seed=2)
     outputs(other)
     assert not all(torch.equal(other.state_dict()[name], value) for name, value in measured.items())
+
+
+@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])
+@pytest.mark.parametrize("placement", placements.names())
+def test_fairseqs_trainer_finds_no_shared_parameters(placement: str, norm_type: str) -> None:
+    """It would log every slot that a method leaves empty, layer by layer, if it were registered as None."""
+    assert _catalog_shared_params(built(placement, norm_type=norm_type)) == []
