@@ -133,7 +133,7 @@ class Attention(nn.Module):
 
         weights: Optional[Tensor] = None
         if self.residual_scores or need_weights:
-            logits = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.head_dim)
+            logits = torch.matmul(q / math.sqrt(self.head_dim), k.transpose(2, 3))
             logits = widened(logits)  # summed over layers, scores outgrow half precision
             if self.residual_scores:
                 if scores is not None:

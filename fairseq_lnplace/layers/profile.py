@@ -28,10 +28,11 @@ class Profile(nn.Module):
         self.register_buffer("done", torch.zeros(1))  # a float, since fairseq's EMA averages every entry
         self._running: Optional[Tensor] = None
 
-    def start(self) -> None:
-        """Begin a forward of the stack; measures if the stack is training and batches are left."""
+    def start(self) -> bool:
+        """Begin a forward of the stack; return whether it is measured: it trains, and batches are left."""
         measuring = self.training and int(self.done) < self.batches
         self._running = torch.ones(1, dtype=torch.float64, device=self.done.device) if measuring else None
+        return measuring
 
     def finish(self) -> None:
         """End the forward of the stack."""

@@ -99,7 +99,8 @@ class Residual(Norm):
         if self.layer_scaled and layer_scale is not None:
             branch = branch * (self.branch_start + layer_scale)
         elif self.branch_scale is not None:
-            branch = branch * (self.branch_start + widened(self.branch_scale)).to(branch.dtype)
+            # under autocast the branch is in half precision, in which 1e-6 of it would be lost, and the stream is not
+            branch = (branch * (self.branch_start + widened(self.branch_scale))).to(x.dtype)
         elif self.progress is not None:
             branch = branch * self.progress.to(branch.dtype)
         elif self.branch_start != 1.0:

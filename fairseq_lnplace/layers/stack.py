@@ -62,6 +62,8 @@ class PlacedStack:
         profile: Optional[Profile]
         second_scale: float
         dropout_module: Dropout
+        layers: Any
+        training: bool
         quant_noise: Optional[nn.Module]
         cfg: Any
 
@@ -86,7 +88,8 @@ class PlacedStack:
         if self.embedding_norm is not None:
             x = self.embedding_norm(x, padding)
         if self.profile is not None and not torch.jit.is_scripting():
-            self.profile.start()
+            # fairseq's list drops layers while it is in training; one that is dropped would never be measured
+            self.layers.training = not self.profile.start() and self.training
         if self.second_scale == 0.0:
             return x, None
         return x, widened(x) * self.second_scale  # without norms, it outgrows half precision

@@ -93,10 +93,11 @@ def check_side(cfg: Any, method: Method, side: Side) -> None:
     dim, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
     if dim % heads:
         raise must_be(f"--{side}-attention-heads", f"a divisor of {dim}", heads)
-    if getattr(cfg, f"{side}_normalize_before", None) and not method.placement.layer.self_attention.in_norm:
+    layers = {method.placement.at(position, method.options) for position in method.stack(side).positions}
+    if getattr(cfg, f"{side}_normalize_before", None) and not all(each.self_attention.in_norm for each in layers):
         raise LnplaceError(
-            f"`--{side}-normalize-before` must be left out with {method.placement.name}, which does not normalise a "
-            "branch's input, but is given"
+            f"`--{side}-normalize-before` must be left out with {method.placement.name}, which does not normalise "
+            "every branch's input, but is given"
         )
     if getattr(cfg, f"{side}_xformers_att_config", None):
         raise LnplaceError(f"`--{side}-xformers-att-config` must be left out: the attention is this package's own")

@@ -59,7 +59,7 @@ class Method:
             placement.name, placement.options, {name: getattr(cfg, name, None) for name in METHOD_OPTIONS}
         )
         placement = placement.resolved(options)
-        norm_type, decoder_norm_type = norm_types(cfg, has_decoder=decoder_layers > 0)
+        norm_type, decoder_norm_type = norm_types(cfg, encoder_layers > 0, decoder_layers > 0)
         depths, kept = trained_layers(cfg, encoder_layers, decoder_layers)
         cross = encoder_layers > 0 and decoder_layers > 0 and not getattr(cfg, "no_cross_attention", None)
         return cls(placement, options, norm_type, decoder_norm_type, *depths, *kept, cross)
@@ -98,7 +98,7 @@ class Method:
         )
 
 
-def norm_types(cfg: Any, has_decoder: bool) -> tuple[str, str]:
+def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str]:
     """Return the norm types of encoder and decoder.
 
     Raises:
@@ -109,8 +109,12 @@ def norm_types(cfg: Any, has_decoder: bool) -> tuple[str, str]:
         raise must_be("--norm-type", " or ".join(NORM_TYPES), norm_type)
     causal = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
-    if has_decoder and decoder not in causal:
-        raise must_be("--decoder-norm-type", " or ".join(causal) + " (a decoder must not see the future)", decoder)
+    for flag, kind, is_decoders in (
+        ("--norm-type", norm_type, not has_encoder),
+        ("--decoder-norm-type", decoder, has_decoder),
+    ):
+        if is_decoders and kind not in causal:
+            raise must_be(flag, " or ".join(causal) + " (a decoder must not see the future)", kind)
     return norm_type, decoder
 
 

@@ -61,8 +61,8 @@ class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type:
         decoder = TransformerDecoder(nested, task.target_dictionary, embed_tokens, method.stack("decoder"), True)
         model = cls(decoder, method)
         initialise(model, cfg.init)
-        if isinstance(embed_tokens, nn.Embedding):
-            scale_embeddings([embed_tokens], method.stack("decoder"))
+        embeddings = [each for each in embed_tokens.modules() if isinstance(each, nn.Embedding)]  # adaptive: one a band
+        scale_embeddings(embeddings, method.stack("decoder"))
         return model
 
 

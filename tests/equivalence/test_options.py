@@ -140,6 +140,15 @@ def test_normalize_before_belongs_to_the_placement() -> None:
     assert tiny_model("preln_final", encoder_normalize_before=True, decoder_normalize_before=True)
     with pytest.raises(LnplaceError, match="`--decoder-normalize-before` must be left out with postln"):
         tiny_model("postln", decoder_normalize_before=True)
+    with pytest.raises(LnplaceError, match="`--encoder-normalize-before` must be left out with mixln"):
+        tiny_model("mixln", encoder_layers=4, encoder_normalize_before=True)
+    assert tiny_model("mixln", mixln_post_fraction=0.0, encoder_normalize_before=True)
+
+
+@pytest.mark.parametrize("norm_type", ["batchnorm", "instancenorm"])
+def test_a_language_model_has_no_norm_that_sees_the_future(norm_type: str) -> None:
+    with pytest.raises(LnplaceError, match="`--norm-type` must be layernorm or rmsnorm or scalenorm"):
+        tiny_model("postln", "lm", norm_type=norm_type)
 
 
 def test_shared_embeddings_need_a_joined_dictionary() -> None:

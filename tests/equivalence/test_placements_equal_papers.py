@@ -264,6 +264,15 @@ def test_initial_spread_of_embeddings(method: str, kind: str) -> None:
         assert kept.std().item() == pytest.approx(expected, rel=0.06)
 
 
+def test_t_fixup_scales_adaptive_embeddings() -> None:
+    """Each band is an embedding and a matrix of its own; the factor is on the embeddings."""
+    bands = {"adaptive_input": True, "adaptive_input_cutoff": "4,8", "adaptive_input_factor": 2}
+    ours, plain = (tiny_model(name, "lm", **bands).decoder.embed_tokens for name in ("tfixup", "postln"))
+    for (name, mine), usual in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        gain = oracle.gain("tfixup", "decoder", "embedding", 1, None, 3) if name.endswith("0.weight") else 1.0
+        assert_close(mine, gain * usual)
+
+
 @ALL
 def test_admin_measures_its_profile_in_the_first_training_forward(kind: str) -> None:
     model = tiny_model("admin", kind, activation_fn="relu").double()

@@ -152,6 +152,29 @@ def test_admins_profile_is_in_the_checkpoint() -> None:
     assert not all(torch.equal(other.state_dict()[name], value) for name, value in measured.items())
 
 
+def test_admin_measures_layers_that_layerdrop_would_leave_out() -> None:
+    """In the first forward, for there is no other measurement; from the next one on they are dropped."""
+    results = []
+    for drop in (0.0, 0.5):
+        model = built("admin", encoder_layerdrop=drop, decoder_layerdrop=drop)
+        torch.manual_seed(1)
+        outputs(model)
+        results.append({name: value for name, value in copied(model).items() if name.endswith("profiled_skip")})
+    for name, expected in results[0].items():
+        assert torch.equal(results[1][name], expected), name
+    outputs(model)
+    assert model.encoder.layers.training
+    assert any(len(list(model.encoder.layers)) < model.encoder.num_layers for _ in range(50))
+
+
+def test_a_small_scale_under_autocast_is_not_in_half_precision() -> None:
+    """LayerScale's 1e-6 of a branch is lost in float16, but not in the stream, which is in float32 there."""
+    residual = built("layerscale", layerscale_init=1e-6).encoder.layers[0].final_layer_norm
+    branch = torch.full((1, 1, 8), 0.02, dtype=torch.float16)
+    x, _ = residual.leave(torch.zeros(1, 1, 8), branch, None, branch, None, None)
+    torch.testing.assert_close(x, branch.float() * 1e-6, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])
 @pytest.mark.parametrize("placement", placements.names())
 def test_fairseqs_trainer_finds_no_shared_parameters(placement: str, norm_type: str) -> None:
