@@ -50,6 +50,8 @@ class Setting:
         for name in ("max_tokens", "batches", "rounds", "threads"):
             if getattr(self, name) < 1:
                 raise must_be(f"--{name.replace('_', '-')}", "at least 1", getattr(self, name))
+        if self.data is not None and not any(self.data.glob("*.*-*.*.idx")):
+            raise must_be("--data", "a folder that `lnplace prepare` made", self.data)
 
     @property
     def clock(self) -> Clock:

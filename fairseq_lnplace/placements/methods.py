@@ -136,7 +136,8 @@ METHODS: tuple[Placement, ...] = (
             replace(PRE, inner_norm=True, skip_scale=Scale(learned="vector")),
         ),
         final_norm=True,
-        paper_differs="heads are scaled before the output projection as in the paper; fairseq scales after it",
+        paper_differs="heads are scaled before the output projection as in the paper; fairseq scales after it; the "
+        "equation of ResScale is the code's, not read in the paper",
         extension="encoder form: as the decoder's; cross-attention stays Pre-LN",
         results=NO_BLEU,
     ),
@@ -196,6 +197,8 @@ METHODS: tuple[Placement, ...] = (
         "Zhuo et al. 2025, HybridNorm, 2503.04598",
         Layer(Slots(qkv_norm=True, add_norm=True), Slots(qkv_norm=True, add_norm=True), Slots()),
         final_norm=True,
+        paper_differs="the equation is remembered, and matches the released configurations, but was not read in the "
+        "paper; its RMSNorm, its Megatron initialisation and the variant HybridNorm* are left out",
         extension="cross-attention is normed as self-attention; norms on q, k, v are over the full width",
         results=NO_BLEU,
     ),

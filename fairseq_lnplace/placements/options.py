@@ -55,7 +55,7 @@ def method_options(placement: str, takes: tuple[str, ...], given: Mapping[str, A
         if name not in takes:
             raise LnplaceError(f"`{flag}` must go with the method that takes it, but the placement is {placement}")
         low, high = option.minimum, option.maximum
-        if (low is not None and value < low) or (high is not None and value > high):
+        if (low is not None and not value >= low) or (high is not None and not value <= high):  # nan is neither
             wanted = f"at least {low}" if high is None else f"between {low} and {high}"
             raise must_be(flag, wanted, value)
         if option.choices and value not in option.choices:

@@ -157,6 +157,7 @@ def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytes
         (["train", "--rounds", "0"], "`--rounds` must be at least 1, but is 0"),
         (["generate", "--beam", "0"], "`--beam` must be at least 1, but is 0"),
         (["depth", "--layers", "2,x"], "`--layers` must be positive numbers with commas between, but is 2,x"),
+        (["train", "--data", "/nowhere"], "`--data` must be a folder that `lnplace prepare` made, but is /nowhere"),
     ],
 )
 def test_mistakes_end_in_one_sentence(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

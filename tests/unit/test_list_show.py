@@ -495,6 +495,7 @@ def test_show_takes_depths_and_the_methods_options(capsys: pytest.CaptureFixture
         (["postln", "--encoder-layers", "0", "--decoder-layers", "0"], "`--encoder-layers` must be at least 1 where"),
         (["postln", "--draw", "x.pdf"], "`--draw` must be a file that ends in svg or png, but is x.pdf"),
         (["mixln", "--mixln-post-fraction", "2"], "`--mixln-post-fraction` must be between 0.0 and 1.0, but is 2.0"),
+        (["mixln", "--mixln-post-fraction", "nan"], "`--mixln-post-fraction` must be between 0.0 and 1.0, but is nan"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
