@@ -121,6 +121,11 @@ def check_common(cfg: Any, method: Method) -> None:
         )
     if cfg.compile and (cfg.checkpoint_activations or cfg.offload_activations):
         raise LnplaceError("`--compile` must be left out with --checkpoint-activations, which torch cannot compile")
+    if method.norm_type == "batchnorm" and (cfg.checkpoint_activations or cfg.offload_activations):
+        raise LnplaceError(
+            "`--checkpoint-activations` must be left out with --norm-type batchnorm, whose running statistics would "
+            "move twice"
+        )
     if getattr(cfg, "base_layers", None):
         raise must_be("--base-layers", "0, as BASE layers have no placement", cfg.base_layers)
     for name in ("scale_fc", "scale_attn", "scale_heads", "scale_resids"):

@@ -102,11 +102,13 @@ def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str
     """Return the norm types of encoder and decoder.
 
     Raises:
-        LnplaceError: a norm type is unknown, or would let a decoder see the future.
+        LnplaceError: a norm type is unknown, is for a missing decoder, or would let a decoder see the future.
     """
     norm_type = getattr(cfg, "norm_type", None) or "layernorm"
     if norm_type not in NORM_TYPES:
         raise must_be("--norm-type", " or ".join(NORM_TYPES), norm_type)
+    if getattr(cfg, "decoder_norm_type", None) and not has_decoder:
+        raise LnplaceError("`--decoder-norm-type` must be left out where there is no decoder")
     causal = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
     for flag, kind, is_decoders in (

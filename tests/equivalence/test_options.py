@@ -73,6 +73,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"no_decoder_final_norm": True}, "`--no-decoder-final-norm` must be left out"),
     ({"char_inputs": True}, "`--char-inputs` must be left out"),
     ({"base_layers": 1}, "`--base-layers` must be 0"),
+    (
+        {"norm_type": "batchnorm", "offload_activations": True},
+        "`--checkpoint-activations` must be left out with --norm",
+    ),
     ({"encoder_xformers_att_config": "{}"}, "`--encoder-xformers-att-config` must be left out"),
     ({"encoder_attention_heads": 3}, "`--encoder-attention-heads` must be a divisor of 8, but is 3"),
     ({"decoder_attention_heads": 0}, "`--decoder-attention-heads` must be at least 1, but is 0"),
@@ -149,6 +153,11 @@ def test_normalize_before_belongs_to_the_placement() -> None:
 def test_a_language_model_has_no_norm_that_sees_the_future(norm_type: str) -> None:
     with pytest.raises(LnplaceError, match="`--norm-type` must be layernorm or rmsnorm or scalenorm"):
         tiny_model("postln", "lm", norm_type=norm_type)
+
+
+def test_a_bert_has_no_decoders_norm() -> None:
+    with pytest.raises(LnplaceError, match="`--decoder-norm-type` must be left out where there is no decoder"):
+        tiny_model("postln", "bert", decoder_norm_type="rmsnorm")
 
 
 def test_shared_embeddings_need_a_joined_dictionary() -> None:
