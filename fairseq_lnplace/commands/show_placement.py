@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def main(words: Sequence[str]) -> None:
         from fairseq_lnplace.placements.drawing import draw  # slow to import, and seldom wanted
 
         draw(args.name, depth, vars(args), args.draw)
+        print(f"drawn: {args.draw}", file=sys.stderr)
     if args.json:
         print(json.dumps(description, indent=2, ensure_ascii=False))
         return

@@ -1,5 +1,8 @@
 """``--compile``: layers that run compiled by torch in training."""
 
+from pathlib import Path
+
+import torch
 import torch._functorch.config as functorch_config
 from torch import nn
 
@@ -13,7 +16,7 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
     Compilation comes with the first call, for all shapes at once; layers with the same constants share it.
 
     Raises:
-        LnplaceError: there is no C++ compiler, which torch needs for it.
+        LnplaceError: there is no C++ compiler, which torch needs for it, or torch would not find its own files.
     """
     if not compiled:
         layer._compiled_call_impl = None  # what Module.compile sets; torch has no public way back
@@ -21,6 +24,9 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
         found = compiler()
         if not found.ok:
             raise must_be("--compile", f"left out without a C++ compiler ({found.remedy})", "given")
+        folder = Path(torch.__file__).parent
+        if any(map(str.isspace, str(folder))):
+            raise must_be("--compile", "left out where torch's path has a space, which torch does not quote", folder)
         # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
         functorch_config.recompute_views = True
         layer.compile(dynamic=True)

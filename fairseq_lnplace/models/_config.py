@@ -126,6 +126,10 @@ def check_common(cfg: Any, method: Method) -> None:
             "`--checkpoint-activations` must be left out with --norm-type batchnorm, whose running statistics would "
             "move twice"
         )
+    if method.norm_type == "batchnorm" and getattr(cfg, "encoder_layerdrop", None):
+        raise LnplaceError(
+            "`--encoder-layerdrop` must be 0 with --norm-type batchnorm, whose ranks wait for each other"
+        )
     if getattr(cfg, "base_layers", None):
         raise must_be("--base-layers", "0, as BASE layers have no placement", cfg.base_layers)
     for name in ("scale_fc", "scale_attn", "scale_heads", "scale_resids"):

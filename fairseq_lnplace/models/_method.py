@@ -86,7 +86,7 @@ class Method:
 
     def description(self) -> str:
         """Return everything that decides the equation and its constants, in one line."""
-        own = [f"{name}={self.options[name]}" for name in self.placement.options]
+        own = [f"{name}={self.options[name]}" for name in self.placement.options if METHOD_OPTIONS[name].identifies]
         return " ".join(
             [
                 self.placement.name,
@@ -102,13 +102,17 @@ def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str
     """Return the norm types of encoder and decoder.
 
     Raises:
-        LnplaceError: a norm type is unknown, is for a missing decoder, or would let a decoder see the future.
+        LnplaceError: a norm type is unknown, is for a missing stack, or would let a decoder see the future.
     """
     norm_type = getattr(cfg, "norm_type", None) or "layernorm"
     if norm_type not in NORM_TYPES:
         raise must_be("--norm-type", " or ".join(NORM_TYPES), norm_type)
     if getattr(cfg, "decoder_norm_type", None) and not has_decoder:
         raise LnplaceError("`--decoder-norm-type` must be left out where there is no decoder")
+    if getattr(cfg, "decoder_norm_type", None) and not has_encoder:
+        raise LnplaceError(
+            "`--decoder-norm-type` must be left out without an encoder, where --norm-type is the decoder's"
+        )
     causal = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
     for flag, kind, is_decoders in (

@@ -154,7 +154,8 @@ METHODS: tuple[Placement, ...] = (
         "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization, ICML 2020",
         Layer.same(Slots()),
         gains=Gains.of_branch(depth.tfixup_gain, embedding=depth.tfixup_embedding_gain),
-        paper_differs="the code multiplies v by sqrt(2) to undo fairseq's gain, needless on an Xavier base",
+        paper_differs="the code multiplies v by sqrt(2) to undo fairseq's gain, needless on an Xavier base, and scales "
+        "an unshared decoder embedding by the decoder's depth; here the encoder's depth holds for both",
         extension="a single stack uses its own side's constants",
         results="IWSLT14 De-En 35.73; WMT En-De newstest2010-16 6+6/18+18 26.43/26.94",
     ),

@@ -11,7 +11,10 @@ from fairseq_lnplace.errors import LnplaceError, must_be
 
 @dataclass(frozen=True)
 class MethodOption:
-    """An option of one placement; ``default`` holds where the command line is silent."""
+    """An option of one placement; ``default`` holds where the command line is silent.
+
+    ``identifies``: models that differ in it are different methods, and load no checkpoints of each other.
+    """
 
     kind: type
     default: Any
@@ -19,10 +22,13 @@ class MethodOption:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    identifies: bool = True
 
 
 METHOD_OPTIONS: dict[str, MethodOption] = {
-    "admin_profile_batches": MethodOption(int, 1, "training forwards over which Admin averages its profile", 1),
+    "admin_profile_batches": MethodOption(
+        int, 1, "training forwards over which Admin averages its profile", 1, identifies=False
+    ),
     "realformer_mean": MethodOption(bool, False, "divide RealFormer's summed scores by the number of layers summed"),
     "resi_dual_scale": MethodOption(float, 1.0, "scale of ResiDual's second stream (0.05 guards fp16)", 1e-4),
     "b2t_rescaled_init": MethodOption(bool, False, "scale B2T's layer matrices by 1/sqrt(layers), as its code does"),

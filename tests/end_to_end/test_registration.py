@@ -1,4 +1,4 @@
-"""The package registers once and silently, whichever way it is imported first, and trains on two ranks."""
+"""The package registers once and silently, whichever way it is imported first."""
 
 from __future__ import annotations
 
@@ -103,45 +103,3 @@ def test_a_clash_is_told_in_one_sentence(tmp_path: Path) -> None:
         status=1,
     )
     assert "`transformer_deepnorm` must be free for fairseq_lnplace, but another package has registered it" in said
-
-
-RANK = """
-import sys, torch
-sys.path[:0] = {paths!r}
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from helpers import batch, tiny_model
-from fairseq_lnplace import placements
-
-def rank(number):
-    dist.init_process_group("gloo", init_method="file://{meeting}", rank=number, world_size=2)
-    for name in placements.names():
-        options = {{"norm_type": "batchnorm"}} if name == "postln" else {{}}
-        model = DistributedDataParallel(tiny_model(name, **options))
-        for step in range(3):
-            inputs = batch(seed=10 * number + step)["net_input"]
-            model.zero_grad()
-            model(**inputs)[0].square().mean().backward()
-            gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
-            both = [torch.empty_like(gradients) for _ in range(2)]
-            dist.all_gather(both, gradients)
-            assert torch.equal(*both), name
-            for parameter in model.parameters():
-                parameter.data.sub_(0.01 * parameter.grad)
-        state = torch.cat([t.double().flatten() for t in model.module.state_dict().values()])
-        both = [torch.empty_like(state) for _ in range(2)]
-        dist.all_gather(both, state)
-        assert torch.equal(*both), name
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank, nprocs=2)
-"""
-
-
-def test_every_placement_on_two_ranks(tmp_path: Path) -> None:
-    """Three updates under PyTorch's own DDP, which refuses unused parameters; ranks with different data stay equal."""
-    script = tmp_path / "ranks.py"
-    paths = [str(Path(__file__).parents[1]), str(PACKAGE.parent)]
-    script.write_text(RANK.format(paths=paths, meeting=str(tmp_path / "meeting")), encoding="utf-8")
-    python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", tmp_path)

@@ -84,6 +84,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"decoder_layers": -1}, "`--decoder-layers` must be at least 1, but is -1"),
     ({"dropout": 1.5}, "`--dropout` must be between 0 and 1, but is 1.5"),
     ({"attention_dropout": -0.1}, "`--attention-dropout` must be between 0 and 1, but is -0.1"),
+    (
+        {"norm_type": "batchnorm", "encoder_layerdrop": 0.5},
+        "`--encoder-layerdrop` must be 0 with --norm-type batchnorm, whose ranks wait for each other",
+    ),
     ({"encoder_layerdrop": 2}, "`--encoder-layerdrop` must be between 0 and 1, but is 2.0"),
     ({"max_target_positions": 0}, "`--max-target-positions` must be at least 1, but is 0"),
     ({"decoder_output_dim": 0}, "`--decoder-output-dim` must be at least 1, but is 0"),
