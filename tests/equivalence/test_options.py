@@ -164,6 +164,11 @@ def test_a_bert_has_no_decoders_norm() -> None:
         tiny_model("postln", "bert", decoder_norm_type="rmsnorm")
 
 
+def test_a_language_model_has_one_norm_type() -> None:
+    with pytest.raises(LnplaceError, match="`--decoder-norm-type` must be left out without an encoder"):
+        tiny_model("postln", "lm", norm_type="rmsnorm", decoder_norm_type="scalenorm")
+
+
 def test_shared_embeddings_need_a_joined_dictionary() -> None:
     args = arguments("transformer_postln", share_all_embeddings=True)
     task = tiny_task("translation", args)

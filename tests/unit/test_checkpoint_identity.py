@@ -127,3 +127,8 @@ def test_an_average_loads_and_says_what_it_is(tmp_path: Path) -> None:
     assert torch.equal(kept[name], state[name])
     skip = "encoder.layers.1.final_layer_norm.profiled_skip"
     assert torch.equal(model.state_dict()[skip], state[skip])
+
+
+def test_how_admin_was_measured_is_no_other_method() -> None:
+    model = built("admin", "translation", admin_profile_batches=3)
+    model.load_state_dict(weights("admin"), strict=True)
