@@ -49,4 +49,6 @@ def load_compat() -> ModuleType | None:
     return sys.modules[name]
 
 
-sys.meta_path.insert(0, Watcher())
+# Once: where lib64 is a link to lib, Python reads the same .pth file twice.
+if not any(type(finder).__name__ == "Watcher" for finder in sys.meta_path):
+    sys.meta_path.insert(0, Watcher())
