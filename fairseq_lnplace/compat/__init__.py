@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from fairseq_lnplace.compat.bfloat16 import without_tpu
 from fairseq_lnplace.compat.checkpoints import load_checkpoint, load_safely
 from fairseq_lnplace.compat.defaults import allow_instances
 from fairseq_lnplace.compat.fast_path import switch_off
@@ -41,6 +42,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.modules.transformer_layer": switch_off,
     "fairseq.tasks.masked_lm": find_pieces,
     "fairseq.utils": tell_which_copy,
+    "fairseq.options": without_tpu,
     "fairseq_cli": in_every_command,
     "fairseq_cli.hydra_train": in_hydra_train,
     "fairseq_cli.score": read_files,

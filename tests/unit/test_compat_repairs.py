@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from fairseq import options
 from fairseq.data import TokenBlockDataset, data_utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
@@ -201,6 +202,17 @@ def test_hydra_train_exits_with_our_sentence(
     with pytest.raises(ends):
         module._hydra_main({})
     assert capsys.readouterr().err.endswith("why\n" if ends is SystemExit else "")
+
+
+def test_bf16_is_for_every_device() -> None:
+    """fairseq 0.12.2 takes --bf16 for a TPU's, and then fails in torch_xla, which is not there."""
+    parser = options.get_training_parser()
+    words = ["data", "--arch", "transformer", "--bf16", "--cpu"]
+    args = options.parse_args_and_arch(parser, words)
+    assert args.bf16
+    assert not args.tpu
+    known, _ = options.parse_args_and_arch(options.get_training_parser(), [*words, "--unknown"], parse_known=True)
+    assert not known.tpu
 
 
 @pytest.mark.parametrize(
