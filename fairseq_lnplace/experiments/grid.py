@@ -1,16 +1,26 @@
 """A grid of trainings: cells, each one `fairseq-train` command, read from a YAML file.
 
-The file holds ``common`` options, ``cells`` with a ``title`` and options of their own, and ``scales``, each with
-further options under ``train`` and evaluations under ``evaluate``; see `quickstart.yaml`. ``${.name}`` takes another
-option's value, whichever of the three it comes from.
+Every key of an option mapping is an option of fairseq-train, but for those of ``NOT_OPTIONS`` and those that begin
+with ``_``: values for others to take by ``${.name}``. The file holds
+
+- ``common``: options of every cell;
+- ``blocks``: a list, each with ``options`` of its own and ``product``: factor → level → options. A block gives one
+  cell for each combination of levels, named by them; a level of the last factor wins over the first's. ``cells``
+  stands for a single block of one factor;
+- ``scales``: what a scale adds under ``train``, where it wins over all others, the evaluations of every training under
+  ``evaluate``, and under ``keep`` the levels that remain of a factor (all, where it is silent).
+
+`quickstart.yaml` is the smallest example.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +31,7 @@ from fairseq_lnplace.errors import must_be
 __all__ = ["Cell", "Grid", "fingerprint", "option_of", "read_grid"]
 
 Options = Mapping[str, Any]
+NOT_OPTIONS = ("title", "data", "prepare", "evaluate", "after", "tokens-per-update")
 
 
 def words(options: Options) -> tuple[str, ...]:
@@ -41,51 +52,112 @@ class Cell:
 
     Attributes:
         name: short, names its folder.
-        title: what tables and pictures call it.
-        train: fairseq-train's options, without the data and folders.
-        evaluate: options of `lnplace evaluate` for each evaluation; ``checkpoint`` is a pattern inside the folder.
+        title: what tables and pictures call it; the same for every seed.
+        train: fairseq-train's options, without the data, folders and devices.
+        evaluate: options of `lnplace evaluate` for each evaluation; ``checkpoint`` is a pattern inside the folder, and
+            ``average: N`` instead of it is the average of the last N epochs.
+        levels: the level of each factor.
+        data: the folder of the data, from the repository's root, if the file says it.
+        prepare: the script, with its options, that makes the data.
+        after: the name of the cell from whose last checkpoint this one starts.
+        tokens_per_update: over all devices and batches that make up an update, if the file says it.
     """
 
     name: str
     title: str
     train: tuple[str, ...]
-    evaluate: tuple[Options, ...]
+    evaluate: tuple[Options, ...] = ()
+    levels: Mapping[str, str] = field(default_factory=dict)
+    data: str | None = None
+    prepare: str | None = None
+    after: str | None = None
+    tokens_per_update: int | None = None
 
-    def key(self, data: str) -> str:
-        """Return what the training's settings and the data's fingerprint hash to: equal work, equal key."""
-        return hashlib.sha256(json.dumps([self.train, data]).encode()).hexdigest()[:8]
+    def key(self, *more: str) -> str:
+        """Return what the training's settings and ``more`` (such as the data) hash to: equal work, equal key."""
+        tokens = [] if self.tokens_per_update is None else [self.tokens_per_update]
+        return hashlib.sha256(json.dumps([self.train, *more, *tokens]).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of an experiment at one scale."""
+    """The cells of an experiment at one scale; ``content`` is the whole file."""
 
     name: str
     scale: str
     cells: tuple[Cell, ...]
+    content: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_grid(path: Path, scale: str, extra: Sequence[str] = ()) -> Grid:
+def read_grid(
+    path: Path, scale: str, extra: Sequence[str] = (), seeds: Sequence[int] = (), only: Sequence[str] = ()
+) -> Grid:
     """Return the grid of a file.
 
     Args:
         scale: one of the file's scales.
         extra: words added to every training's command, where they win.
+        seeds: one cell for each, of those whose options name no seed themselves (default: the scale's ``seeds``).
+        only: patterns for the names of the cells to keep (all, without a pattern), with those that they start from.
 
     Raises:
-        LnplaceError: the file has no such scale.
+        LnplaceError: the file has no such scale, or no cell has such a name.
     """
-    content: Any = OmegaConf.load(path)
-    if scale not in content.scales:
-        raise must_be("--scale", f"one of {', '.join(content.scales)}", scale)
-    chosen = content.scales[scale]
-    evaluate: Any = OmegaConf.to_container(chosen.evaluate)
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    if scale not in content["scales"]:
+        raise must_be("--scale", f"one of {', '.join(content['scales'])}", scale)
+    seeds = seeds or content["scales"][scale].get("seeds", ())
     cells = []
-    for name, own in content.cells.items():
-        options: Any = OmegaConf.to_container(OmegaConf.merge(content.common, own, chosen.train), resolve=True)
-        title = options.pop("title")
-        cells.append(Cell(name, title, (*words(options), *extra), tuple(evaluate)))
-    return Grid(path.stem, scale, tuple(cells))
+    for name, levels, options in _combinations(content, content["scales"][scale]):
+        if "seed" in options or not seeds:
+            cells.append(_cell(name, levels, options, extra))
+        else:
+            cells += [_cell(f"{name}-seed{seed}", levels, {**options, "seed": seed}, extra) for seed in seeds]
+    return Grid(path.stem, scale, tuple(_chosen(cells, only)), content)
+
+
+def _combinations(content: Any, scale: Any) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    """Give each combination of levels: its name, its levels and its options."""
+    common, keep = content.get("common", {}), scale.get("keep", {})
+    for block in content.get("blocks") or [{"product": {"cell": content["cells"]}}]:
+        factors = {
+            factor: [level for level in levels if level in keep.get(factor, levels)]
+            for factor, levels in block["product"].items()
+        }
+        for names in itertools.product(*factors.values()):
+            chosen = dict(zip(factors, names, strict=True))
+            own = [block["product"][factor][level] or {} for factor, level in chosen.items()]
+            titles = [level.get("title") for level in own]
+            layers = [common, block.get("options", {}), *own, scale.get("train", {})]
+            merged: Any = OmegaConf.merge(*layers, {"title": ", ".join(filter(None, titles))})
+            options: Any = OmegaConf.to_container(merged, resolve=True)
+            yield "-".join(names), chosen, {"evaluate": scale.get("evaluate", []), **options}
+
+
+def _cell(name: str, levels: dict[str, str], options: dict[str, Any], extra: Sequence[str]) -> Cell:
+    """Return one cell."""
+    train = {key: value for key, value in options.items() if key not in NOT_OPTIONS and not key.startswith("_")}
+    return Cell(
+        name,
+        options["title"],
+        (*words(train), *extra),
+        tuple(options["evaluate"]),
+        levels,
+        data=options.get("data"),
+        prepare=options.get("prepare"),
+        after=options.get("after"),
+        tokens_per_update=options.get("tokens-per-update"),
+    )
+
+
+def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """Return the cells whose names fit one of the patterns, and those they start from, in their order."""
+    kept = {cell.name for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only)}
+    for pattern in only:
+        if not any(fnmatchcase(cell.name, pattern) for cell in cells):
+            raise must_be("--only", f"patterns for {', '.join(cell.name for cell in cells)}", pattern)
+    kept |= {cell.after for cell in cells if cell.name in kept and cell.after}
+    return [cell for cell in cells if cell.name in kept]
 
 
 def fingerprint(data: Path) -> str:
@@ -94,11 +166,11 @@ def fingerprint(data: Path) -> str:
     Raises:
         LnplaceError: the folder holds none.
     """
-    files = sorted([*data.glob("dict.*.txt"), *data.glob("*.bin")])
+    files = sorted(path for pattern in ("dict*.txt", "*.bin") for path in data.rglob(pattern))
     if not files:
         raise must_be("--data", "a folder that `lnplace prepare` made", data)
     digest = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.name}\n{file.stat().st_size}\n".encode())
+        digest.update(f"{file.relative_to(data)}\n{file.stat().st_size}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.experiments.devices import slots
 from fairseq_lnplace.experiments.grid import read_grid
 from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
 from fairseq_lnplace.experiments.runner import Run, plan, run_all
@@ -87,7 +88,7 @@ def earlier_minutes(dest: Path) -> float | None:
     return known
 
 
-def watch(runs: Sequence[Run], dest: Path, jobs: int, threads: int, console: Console) -> None:
+def watch(runs: Sequence[Run], jobs: int, threads: int, console: Console) -> None:
     """Run everything under a progress bar for each model and one, with the time left, for all."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[note]}"))
     remaining = TimeRemainingColumn(elapsed_when_finished=True)
@@ -103,7 +104,7 @@ def watch(runs: Sequence[Run], dest: Path, jobs: int, threads: int, console: Con
                 bars.update(task, completed=parts(run), note=run.state + loss)
             bars.update(everything, completed=sum(parts(run) for run in runs))
 
-        run_all(runs, dest, jobs, threads, show)
+        run_all(runs, slots(jobs, threads), show)
 
 
 def report(runs: Sequence[Run], dest: Path, about: dict[str, Any], console: Console) -> None:
@@ -145,7 +146,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     fresh = not any(run.folder.exists() for run in runs)
     caption = describe(args.data)
     start = time.monotonic()
-    watch(runs, dest, jobs, threads, console)
+    watch(runs, jobs, threads, console)
     minutes = round((time.monotonic() - start) / 60, 1)
     about = {
         "data": caption,

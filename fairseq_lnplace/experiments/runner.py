@@ -18,22 +18,26 @@ import shutil
 import signal
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fairseq_lnplace
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.experiments.grid import Cell, Grid, fingerprint, option_of
+from fairseq_lnplace.experiments.devices import Devices, Environment
+from fairseq_lnplace.experiments.grid import Cell, Grid, fingerprint, option_of, words
 from fairseq_lnplace.experiments.training_log import last_line, read_log
 from fairseq_lnplace.files import new_file, write_json
 
 __all__ = ["Run", "plan", "run_all"]
 
+Call = Callable[[Sequence[str], Path], Awaitable[int]]
+
 # Commands are run as modules of this very Python, whatever PATH says.
-MODULES = {"fairseq-train": "fairseq_cli.train", "lnplace": "fairseq_lnplace"}
+MODULES = {"fairseq-train": "fairseq_cli.train", "lnplace": "fairseq_lnplace", "torchrun": "torch.distributed.run"}
 EVALUATION_SHARE = 0.1  # of a cell's time, for the progress shown
 
 
@@ -46,6 +50,8 @@ class Run:
         folder: this cell's own.
         state: ``waiting``, ``training``, ``evaluating``, ``finished``, ``diverged`` or ``failed``.
         error: after a failure, one sentence.
+        devices: what it is trained on.
+        parent: the run from whose last checkpoint this one starts.
     """
 
     cell: Cell
@@ -53,6 +59,8 @@ class Run:
     folder: Path
     state: str = "waiting"
     error: str = ""
+    devices: Devices = field(default_factory=Devices)
+    parent: Run | None = None
 
     @property
     def train_log(self) -> Path:
@@ -63,19 +71,29 @@ class Run:
         """Return the `fairseq-train` command in full."""
         plugin = Path(fairseq_lnplace.__file__).parent
         fixed = ("--user-dir", str(plugin), "--save-dir", str(self.folder), "--log-format", "json")
-        return ("fairseq-train", str(self.data), *fixed, "--log-interval", "10", *self.cell.train)
+        # unlike --restore-file, this leaves an interrupted training to its own last checkpoint
+        start = ("--finetune-from-model", str(self.parent.folder / "checkpoint_last.pt")) if self.parent else ()
+        options = self.devices.options(self.cell.tokens_per_update)
+        command = (*self.devices.launcher, str(self.data), *fixed, "--log-interval", "10", *start, *options)
+        return (*command, *self.cell.train)
 
     def evaluations(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
-        """Give the record's path and the `lnplace evaluate` command of each evaluation, as far as checkpoints exist."""
+        """Give the file that each step of the evaluation leaves and its command, as far as checkpoints exist.
+
+        A step is an average of checkpoints, or the evaluation of one, whose record is the file.
+        """
         for options in self.cell.evaluate:
-            for checkpoint in sorted(self.folder.glob(options["checkpoint"])):
-                search = [
-                    f"{name}{value}" for name, value in options.items() if name not in ("checkpoint", "gen-subset")
-                ]
-                output = checkpoint.with_suffix(f".{'-'.join([options['gen-subset'], *search])}.json")
-                given = {**options, "checkpoint": checkpoint, "data": self.data, "output": output}
-                flags = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-                yield output, ("lnplace", "evaluate", *flags)
+            pattern = options.get("checkpoint")
+            if pattern is None:
+                pattern = f"average{options['average']}.pt"
+                average = ("lnplace", "average", str(self.folder), "--last", str(options["average"]))
+                yield self.folder / pattern, (*average, "--output", str(self.folder / pattern))
+            for checkpoint in sorted(self.folder.glob(pattern)):
+                search = {key: value for key, value in options.items() if key not in ("checkpoint", "average")}
+                how = (f"-{key}{value}" for key, value in search.items() if key != "gen-subset")
+                output = checkpoint.with_suffix(f".{search['gen-subset']}{''.join(how)}.json")
+                given = {**search, "checkpoint": checkpoint, "data": self.data, "output": output}
+                yield output, ("lnplace", "evaluate", *words(given))
 
     def progress(self) -> float:
         """Return the share of the cell's work that is done, 0 to 1."""
@@ -93,38 +111,52 @@ class Run:
     def record(self, **more: Any) -> None:
         """Write down the command and the state."""
         cell = {"cell": self.cell.name, "title": self.cell.title, "command": shlex.join(self.train_command())}
-        write_json(self.folder / "cell.json", {**cell, "state": self.state, **more})
+        levels = {"levels": dict(self.cell.levels)} if self.cell.levels else {}
+        write_json(self.folder / "cell.json", {**cell, **levels, "state": self.state, **more})
 
 
-def plan(grid: Grid, data: Path, dest: Path) -> list[Run]:
+def plan(
+    grid: Grid,
+    data: Path | Mapping[str, Path],
+    dest: Path,
+    devices: Devices = Devices(),  # noqa: B008 - frozen
+) -> list[Run]:
     """Return the grid's cells in their folders below ``dest``, with the state in which earlier calls have left them.
+
+    Args:
+        data: the prepared folder, or that of each cell's ``data``.
 
     Raises:
         LnplaceError: ``data`` is no prepared folder.
     """
-    digest = fingerprint(data)
-    runs = [Run(cell, data, dest / f"{cell.name}-{cell.key(digest)}") for cell in grid.cells]
-    for run in runs:
+    digests: dict[Path, str] = {}
+    runs: dict[str, Run] = {}
+    for cell in grid.cells:
+        folder = data if isinstance(data, Path) else data[str(cell.data)]
+        digest = digests[folder] = digests.get(folder) or fingerprint(folder)
+        parent = runs[cell.after] if cell.after else None
+        key = cell.key(digest, *devices.settings, *([parent.folder.name] if parent else []))
+        run = runs[cell.name] = Run(cell, folder, dest / f"{cell.name}-{key}", devices=devices, parent=parent)
         record = run.folder / "cell.json"
         known = json.loads(record.read_text(encoding="utf-8"))["state"] if record.exists() else "waiting"
         if known == "diverged" or (known == "finished" and all(output.exists() for output, _ in run.evaluations())):
             run.state = known
-    return runs
+    return list(runs.values())
 
 
 @contextmanager
-def alone(dest: Path) -> Iterator[int]:
-    """Hold ``dest`` for this call; the descriptor is handed to child processes, which so hold it as long as they live.
+def alone(folder: Path) -> Iterator[int]:
+    """Hold a cell's folder for this call; the descriptor is handed to child processes, which so hold it, too.
 
     Raises:
         LnplaceError: another call, or what it left running, is at work there.
     """
-    dest.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(dest / ".lock", os.O_CREAT | os.O_RDWR)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise LnplaceError(f"Another call is at work in {dest}: wait for it, or end it") from None
+        raise LnplaceError(f"Another call is at work in {folder}: wait for it, or end it") from None
     else:
         yield descriptor
     finally:
@@ -148,94 +180,102 @@ def mend_last_checkpoint(folder: Path) -> None:
         shutil.copy(max(whole, key=lambda path: path.stat().st_mtime), partial)
 
 
-class Processes:
-    """Starts commands of this environment, a limited number of threads each; ends them when it is cancelled."""
-
-    def __init__(self, threads: int, lock: int) -> None:
-        self.lock = lock
-        count = str(threads)
-        self.environment = {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"}
-
-    async def call(self, command: Sequence[str], log: Path) -> int:
-        """Run a command, its output added to ``log``; return its exit status."""
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", MODULES[command[0]], *command[1:]),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.environment,
-                pass_fds=[self.lock],
-                start_new_session=True,  # Ctrl-C is for us to pass on
-            )
-        try:
-            return await process.wait()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
+async def call(command: Sequence[str], log: Path, environment: Mapping[str, str], lock: int) -> int:
+    """Run a command, its output added to ``log``; return its exit status. The process ends when this is cancelled."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", MODULES[command[0]], *command[1:]),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            pass_fds=[lock],
+            start_new_session=True,  # Ctrl-C is for us to pass on
+        )
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
-async def perform(run: Run, processes: Processes) -> None:
+async def perform(run: Run, call: Call) -> None:
     """Train and evaluate one cell, from where it stands; its state says how that ended."""
-    run.folder.mkdir(parents=True, exist_ok=True)
+    if run.parent and run.parent.state != "finished":
+        fail(run, f"it starts from {run.parent.cell.title}, which is {run.parent.state}")
+        return
     trained = run.folder / "trained"
     if not trained.exists():
         run.state = "training"
         run.record()
         mend_last_checkpoint(run.folder)
-        status = await processes.call(run.train_command(), run.train_log)
+        status = await call(run.train_command(), run.train_log)
         gave_up = status and last_line(run.train_log).startswith("FloatingPointError")
         if gave_up or read_log(run.train_log).diverged:
             run.state = "diverged"
             run.record()
             return
         if status:
-            fail(run, "training", status, run.train_log)
+            fail(run, ended("training", status, run.train_log))
             return
         trained.touch()
     run.state = "evaluating"
     run.record()
     log = run.folder / "evaluate.log"
     for output, command in run.evaluations():
-        if not output.exists() and (status := await processes.call(command, log)):
-            fail(run, "evaluation", status, log)
+        if not output.exists() and (status := await call(command, log)):
+            fail(run, ended("evaluation", status, log))
             return
     run.state = "finished"
     run.record()
 
 
-def fail(run: Run, what: str, status: int, log: Path) -> None:
+def ended(what: str, status: int, log: Path) -> str:
+    """Return how a command failed."""
+    return f"{what} ended with status {status}, {last_line(log)!r} (log: {log})"
+
+
+def fail(run: Run, why: str) -> None:
     """Note a failure; the other cells go on, and a further call tries again."""
     run.state = "failed"
-    run.error = f"{run.cell.title}: {what} ended with status {status}, {last_line(log)!r} (log: {log})"
+    run.error = f"{run.cell.title}: {why}"
     run.record(error=run.error)
 
 
-def run_all(
-    runs: Sequence[Run], dest: Path, jobs: int, threads: int, show: Callable[[], None], every: float = 0.5
-) -> None:
+def run_all(runs: Sequence[Run], slots: Sequence[Environment], show: Callable[[], None], every: float = 0.5) -> None:
     """Bring every run to its end.
 
     Args:
-        dest: the runs' common folder.
-        jobs: cells at work at the same time.
-        threads: of each process.
+        runs: each after the one from which it starts.
+        slots: as many cells are at work at the same time as there are slots, each with the environment of its slot.
         show: called every ``every`` seconds, and once at the end.
 
     Raises:
+        LnplaceError: another call is at work on one of the runs.
         KeyboardInterrupt: Ctrl-C, SIGTERM or a closed terminal; all processes have ended by then, and a further call
             continues.
     """
+    waiting = [run for run in runs if run.state == "waiting"]
 
-    async def limited(run: Run, free: asyncio.Semaphore, processes: Processes) -> None:
-        async with free:
-            await perform(run, processes)
+    async def in_turn(run: Run, lock: int, free: asyncio.Queue[Environment], parent: asyncio.Task[None] | None) -> None:
+        if parent:
+            await asyncio.wait([parent])
+        slot = await free.get()
+        try:
+            await perform(run, partial(call, environment=slot, lock=lock))
+        finally:
+            free.put_nowait(slot)
 
-    async def main(lock: int) -> None:
-        free, processes = asyncio.Semaphore(jobs), Processes(threads, lock)
-        work = [asyncio.create_task(limited(run, free, processes)) for run in runs if run.state == "waiting"]
-        everything = asyncio.gather(*work)
+    async def main(locks: Mapping[str, int]) -> None:
+        free: asyncio.Queue[Environment] = asyncio.Queue()
+        for slot in slots:
+            free.put_nowait(slot)
+        work: dict[str, asyncio.Task[None]] = {}
+        for run in waiting:
+            parent = work.get(run.cell.after or "")
+            work[run.cell.name] = asyncio.create_task(in_turn(run, locks[run.cell.name], free, parent))
+        everything = asyncio.gather(*work.values())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, everything.cancel)
         try:
@@ -244,9 +284,9 @@ def run_all(
                 await asyncio.wait([everything], timeout=every)
             await everything
         except asyncio.CancelledError:
-            await asyncio.gather(*work, return_exceptions=True)  # until the processes have ended
+            await asyncio.gather(*work.values(), return_exceptions=True)  # until the processes have ended
             raise KeyboardInterrupt from None
 
-    with alone(dest) as lock:
-        asyncio.run(main(lock))
+    with ExitStack() as held:
+        asyncio.run(main({run.cell.name: held.enter_context(alone(run.folder)) for run in waiting}))
     show()

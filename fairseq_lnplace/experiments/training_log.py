@@ -10,7 +10,8 @@ from pathlib import Path
 
 __all__ = ["TrainingLog", "last_line", "read_log"]
 
-_LINE = re.compile(r" \| (train_inner|train|valid) \| (\{.*\})$")
+# A printed line names its logger; one that --log-file wrote is the bare record, and its names tell what it is of.
+_LINE = re.compile(r'(?: \| (train_inner|train|valid) \| |^(?=\{"epoch"))(\{.*\})$')
 
 Row = dict[str, float]
 
@@ -35,6 +36,12 @@ class TrainingLog:
     def diverged(self) -> bool:
         """Whether the training's or the validation's last loss is not a number, or infinite."""
         return any(rows and not math.isfinite(rows[-1]["loss"]) for rows in (self.inner, self.valid))
+
+
+def _kind(record: dict[str, object]) -> str:
+    """Return what a bare record is of: ``train_inner``, ``train``, or the subset that was validated on."""
+    loss = next((name for name in record if name == "loss" or name.endswith("_loss")), "")
+    return "train_inner" if loss == "loss" else loss.removesuffix("_loss")
 
 
 def _row(record: dict[str, object], prefix: str = "") -> Row:
@@ -64,7 +71,10 @@ def read_log(path: Path, tail: int | None = None) -> TrainingLog:
     rows: dict[str, dict[float, Row]] = {"train_inner": {}, "train": {}, "valid": {}}
     for line in _text(path, tail).split("\n"):
         if match := _LINE.search(line):
-            kind, record = match[1], json.loads(match[2])
+            record = json.loads(match[2])
+            kind = match[1] or _kind(record)
+            if kind not in rows:
+                continue
             row = _row(record, "" if kind == "train_inner" else f"{kind}_")
             for later in [updates for updates in rows[kind] if updates > row["updates"]]:
                 del rows[kind][later]  # the training has gone back to a checkpoint before these

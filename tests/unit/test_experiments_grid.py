@@ -72,7 +72,7 @@ def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
     (two / "train.de-en.de.bin").write_bytes(b"abd")
     assert fingerprint(one) != fingerprint(two)
     with pytest.raises(LnplaceError, match="`--data` must be a folder that `lnplace prepare` made"):
-        fingerprint(tmp_path)
+        fingerprint(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("scale", ["full", "fast"])

@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.experiments import runner
+from fairseq_lnplace.experiments.devices import slots
 from fairseq_lnplace.experiments.grid import Cell, Grid
 from fairseq_lnplace.experiments.runner import Run, mend_last_checkpoint, plan, run_all
 
@@ -73,7 +74,7 @@ def planned(data: Path, *behaviours: str) -> list[Run]:
 
 
 def bring_to_end(runs: list[Run], show: Callable[[], None] = lambda: None, jobs: int = 2) -> None:
-    run_all(runs, runs[0].folder.parent, jobs=jobs, threads=3, show=show, every=0.02)
+    run_all(runs, slots(jobs, threads=3), show, every=0.02)
 
 
 def test_cells_are_trained_and_evaluated_once(data: Path) -> None:
@@ -172,10 +173,9 @@ def test_an_interruption_ends_the_processes_and_the_next_call_continues(data: Pa
 
 def test_two_calls_do_not_work_in_one_folder(data: Path) -> None:
     runs = planned(data, "good")
-    dest = runs[0].folder.parent
-    with runner.alone(dest), pytest.raises(LnplaceError, match="Another call is at work in"):
+    with runner.alone(runs[0].folder), pytest.raises(LnplaceError, match="Another call is at work in"):
         bring_to_end(runs)
-    assert not runs[0].folder.exists()
+    assert not runs[0].train_log.exists()
     bring_to_end(runs)
 
 
