@@ -71,3 +71,13 @@ def test_no_log_and_a_log_cut_short(log: Path) -> None:
 def test_the_last_line_that_says_something(log: Path) -> None:
     log.write_text("Traceback (most recent call last):\n  File x\nValueError: too small\n\n")
     assert last_line(log) == "ValueError: too small"
+
+
+def test_what_log_file_writes_is_read_like_what_is_printed(tmp_path: Path) -> None:
+    lines = inner(50) + valid(50, "6") + valid(50, "7").replace("valid", "other") + inner(100)
+    printed, bare = tmp_path / "printed.log", tmp_path / "bare.log"
+    printed.write_text(lines)
+    # fairseq writes the bare records, each twice, and no name of the logger
+    bare.write_text("".join(2 * f"{line.split(' | ')[3]}\n" for line in lines.splitlines()))
+    assert read_log(bare) == read_log(printed)
+    assert [row["loss"] for row in read_log(bare).valid] == [6]

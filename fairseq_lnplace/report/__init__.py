@@ -1,0 +1,1 @@
+"""Trainings read back from their folders, and the page that shows them side by side."""
