@@ -27,6 +27,7 @@ from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
 from fairseq_lnplace.experiments.runner import Run, plan, run_all
 from fairseq_lnplace.experiments.training_log import read_log
 from fairseq_lnplace.files import new_file, write_json
+from fairseq_lnplace.report.runs import read_run
 from fairseq_lnplace.versions import versions
 
 __all__ = ["main"]
@@ -109,7 +110,7 @@ def watch(runs: Sequence[Run], jobs: int, threads: int, console: Console) -> Non
 
 def report(runs: Sequence[Run], dest: Path, about: dict[str, Any], console: Console) -> None:
     """Write results.json, results.md and the picture; print the table."""
-    records = [record_of(run) for run in runs]
+    records = [record_of(read_run(run.folder)) for run in runs]
     write_json(dest / "results.json", {**about, "versions": versions("fairseq", "torch", "sacrebleu"), "runs": records})
     with new_file(dest / "results.md") as partial:
         partial.write_text(markdown(records), encoding="utf-8")

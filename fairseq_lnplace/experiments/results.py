@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fairseq_lnplace import placements
-from fairseq_lnplace.experiments.grid import option_of
-from fairseq_lnplace.experiments.runner import Run
-from fairseq_lnplace.experiments.training_log import read_log
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.palette import style_of
+from fairseq_lnplace.report.runs import TrainedRun, placement_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,43 +20,32 @@ __all__ = ["draw", "markdown", "record_of", "table"]
 Record = dict[str, Any]
 
 
-def placement_of(arch: str) -> str:
-    """Return the placement that an architecture's name holds ("transformer_postln_tiny": "postln")."""
-    return max((name for name in placements.names() if f"_{name}_" in f"{arch}_"), key=len, default="")
-
-
-def record_of(run: Run) -> Record:
+def record_of(run: TrainedRun) -> Record:
     """Return a run's results.
 
     Losses are fairseq's, label-smoothed, in bits a token; ``seconds`` were spent on updates. ``scores`` holds each
     evaluation's subset, epoch (None: the best checkpoint) and sacreBLEU's scores with their signatures.
     """
-    log = read_log(run.train_log)
-    scores = []
-    for output in (output for output, _ in run.evaluations() if output.exists()):
-        evaluation = json.loads(output.read_text(encoding="utf-8"))
-        number = Path(evaluation["checkpoint"]).stem.removeprefix("checkpoint")
-        scores.append(
-            {
-                "subset": evaluation["subset"],
-                "epoch": int(number) if number.isdecimal() else None,
-                "beam": evaluation["decoding"]["beam"],
-                "bleu": evaluation["bleu"]["score"],
-                "chrf": evaluation["chrf"]["score"],
-                "signatures": [evaluation["bleu"]["signature"], evaluation["chrf"]["signature"]],
-            }
-        )
     return {
-        "name": run.cell.name,
-        "title": run.cell.title,
-        "arch": option_of(run.cell.train, "arch"),
+        "name": run.name,
+        "title": run.title,
+        "arch": run.arch,
         "state": run.state,
         "folder": run.folder.name,
-        "train": run.cell.train,
-        "updates": int(log.inner[-1]["updates"]) if log.inner else 0,
-        "seconds": round(log.seconds, 1),
-        "valid": [{key: row[key] for key in ("epoch", "updates", "loss", "nll_loss", "ppl")} for row in log.valid],
-        "scores": scores,
+        "command": run.command,
+        "updates": run.updates,
+        "seconds": round(run.log.seconds, 1),
+        "valid": [{key: row[key] for key in ("epoch", "updates", "loss", "nll_loss", "ppl")} for row in run.log.valid],
+        "scores": [
+            {
+                "subset": evaluation.subset,
+                "epoch": evaluation.epoch,
+                "beam": evaluation.decoding["beam"],
+                **evaluation.scores,
+                "signatures": list(evaluation.signatures.values()),
+            }
+            for evaluation in run.evaluations
+        ],
     }
 
 

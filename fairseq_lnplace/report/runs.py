@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,8 +110,9 @@ class TrainedRun:
 
     @property
     def test(self) -> Evaluation | None:
-        """What stands for the run in a table: the test set's first evaluation of no single epoch's checkpoint."""
-        return next((each for each in self.evaluations if each.subset == "test" and each.epoch is None), None)
+        """What stands for the run in a table: of the test set, the best checkpoint or an average, else the last."""
+        tested = [each for each in self.evaluations if each.subset == "test"]
+        return max(tested, key=lambda each: math.inf if each.epoch is None else each.epoch, default=None)
 
 
 def read_runs(paths: Sequence[Path]) -> list[TrainedRun]:
@@ -188,10 +190,12 @@ def placement_of(arch: str) -> str:
 
 
 def options_of(command: str) -> dict[str, Any]:
-    """Return the options of a command of `fairseq-train`; what follows its name is ``data``."""
+    """Return the options of a command of `fairseq-train`, however it is started; the folder after it is ``data``."""
+    words = shlex.split(command)
+    start = next((place for place, word in enumerate(words) if word in ("fairseq-train", "fairseq_cli.train")), 0)
     options: dict[str, Any] = {}
     name, values = "data", list[str]()
-    for word in [*shlex.split(command)[1:], "--"]:
+    for word in [*words[start + 1 :], "--"]:
         if word.startswith("--"):
             options[name] = " ".join(values) or True
             name, _, value = word[2:].partition("=")
@@ -258,12 +262,12 @@ def _state_of_cell(recorded: str, folder: Path) -> str:
     if recorded not in ("training", "evaluating"):
         return recorded
     try:
-        with (folder.parent / ".lock").open() as lock:
+        with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return recorded  # the runner holds the experiment's folder
+        return recorded  # the runner holds the folder
     except OSError:
-        pass  # the folder was moved away from its experiment
+        pass  # the folder was copied without its lock
     return "interrupted"
 
 

@@ -1,13 +1,12 @@
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fairseq_lnplace.experiments.grid import Cell
-from fairseq_lnplace.experiments.results import curves, draw, markdown, placement_of, record_of, table
-from fairseq_lnplace.experiments.runner import Run
+from fairseq_lnplace.experiments.results import curves, draw, markdown, record_of, table
+from fairseq_lnplace.experiments.training_log import TrainingLog
+from fairseq_lnplace.report.runs import Evaluation, TrainedRun
 
 
 def record(title: str, arch: str, losses: list[float], bleu: list[float], state: str = "finished") -> dict[str, Any]:
@@ -41,38 +40,24 @@ def records() -> list[dict[str, Any]]:
 
 
 def test_a_run_becomes_a_record(tmp_path: Path) -> None:
-    log = {"epoch": 1, "update": 0.5, "loss": "5", "train_wall": "30", "num_updates": "10"}
-    valid = {"epoch": 1, "valid_loss": "6", "valid_nll_loss": "5", "valid_ppl": "32", "valid_num_updates": "10"}
-    lines = [("train_inner", log), ("valid", valid)]
-    (tmp_path / "train.log").write_text("".join(f"x | INFO | {kind} | {json.dumps(row)}\n" for kind, row in lines))
-    evaluate = ({"checkpoint": "checkpoint[0-9]*.pt", "gen-subset": "valid", "beam": 1},)
-    for epoch in (1, 2):  # of which the second was never evaluated
-        (tmp_path / f"checkpoint{epoch}.pt").touch()
-    scores = {name: {"score": score, "signature": name.upper()} for name, score in (("bleu", 3.0), ("chrf", 20.0))}
-    evaluation = {**scores, "subset": "valid", "checkpoint": "runs/checkpoint1.pt", "decoding": {"beam": 1}}
-    (tmp_path / "checkpoint1.valid-beam1.json").write_text(json.dumps(evaluation))
-    cell = Cell("pre", "Pre-LN", ("--arch", "transformer_preln_tiny"), evaluate)
-    assert record_of(Run(cell, tmp_path / "data", tmp_path, "failed")) == {
+    row = {"epoch": 0.5, "updates": 10.0, "loss": 6.0, "nll_loss": 5.0, "ppl": 32.0, "wps": 9.0}
+    log = TrainingLog([{"updates": 10.0}], [row], 30.04)
+    scores = {"bleu": 3.0, "chrf": 20.0}
+    evaluation = Evaluation(tmp_path, "valid", "checkpoint1.pt", 1, {"beam": 1}, scores, {"bleu": "B", "chrf": "C"})
+    arch = "transformer_preln_tiny"
+    run = TrainedRun(tmp_path, "pre", "Pre-LN", arch, "preln", 1, "fairseq-train", {}, "failed", log, (evaluation,))
+    assert record_of(run) == {
         "name": "pre",
         "title": "Pre-LN",
         "arch": "transformer_preln_tiny",
         "state": "failed",
         "folder": tmp_path.name,
-        "train": ("--arch", "transformer_preln_tiny"),
+        "command": "fairseq-train",
         "updates": 10,
         "seconds": 30.0,
         "valid": [{"epoch": 0.5, "updates": 10.0, "loss": 6.0, "nll_loss": 5.0, "ppl": 32.0}],
-        "scores": [
-            {"subset": "valid", "epoch": 1, "beam": 1, "bleu": 3.0, "chrf": 20.0, "signatures": ["BLEU", "CHRF"]}
-        ],
+        "scores": [{"subset": "valid", "epoch": 1, "beam": 1, "bleu": 3.0, "chrf": 20.0, "signatures": ["B", "C"]}],
     }
-
-
-def test_placements_out_of_architectures() -> None:
-    assert placement_of("transformer_preln_final_tiny") == "preln_final"
-    assert placement_of("transformer_preln_tiny") == "preln"
-    assert placement_of("transformer_postln") == "postln"
-    assert placement_of("transformer") == ""
 
 
 def test_the_table_shows_the_best_loss_and_the_test_score(records: list[dict[str, Any]]) -> None:
