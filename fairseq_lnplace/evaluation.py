@@ -17,7 +17,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
-from fairseq_lnplace.corpus.prepare import read_lines
+from fairseq_lnplace.corpus.lines import read_lines
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.versions import versions
 

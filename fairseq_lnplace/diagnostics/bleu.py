@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from fairseq_lnplace.corpus.prepare import read_lines
+from fairseq_lnplace.corpus.lines import read_lines
 from fairseq_lnplace.diagnostics.probes import stacks_of
 from fairseq_lnplace.diagnostics.surgery import merged, removed
 from fairseq_lnplace.diagnostics.tables import Row

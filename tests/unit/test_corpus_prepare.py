@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.corpus.prepare import Settings, prepare, read_lines
+from fairseq_lnplace.corpus.lines import read_lines
+from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.errors import LnplaceError
 
 TOY = Path(__file__).parents[2] / "data" / "toy"
