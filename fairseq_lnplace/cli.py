@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "list": "list_",
     "corpus": "corpus",
     "prepare": "prepare",
+    "prepare-text": "prepare_text",
+    "prepare-classes": "prepare_classes",
     "evaluate": "evaluate",
     "average": "average",
     "diagnose": "diagnose",

@@ -104,16 +104,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def encode(pieces: Pieces, words: Path, dest: Path, text: Path) -> None:
+def encode(pieces: Pieces, words: Path, dest: Path, text: Path, blank: bool = False) -> None:
     """Write the pieces of a file of words, line by line.
 
     Raises:
-        LnplaceError: there are none in a line; ``text`` is the file that the words are of.
+        LnplaceError: there are none in a line, and there must be; ``text`` is the file that the words are of.
     """
 
     def encoded() -> Iterator[str]:
         for number, line in enumerate(read_lines(words, blank=True), 1):
-            if not (found := pieces.encode(line)):
+            if not (found := pieces.encode(line)) and not blank:
                 raise LnplaceError(
                     f"Every line must hold a sentence, but line {number} of {text} has only invisible signs"
                 )
@@ -124,7 +124,7 @@ def encode(pieces: Pieces, words: Path, dest: Path, text: Path) -> None:
 
 def count(encoded: Path) -> Counter[str]:
     """Return how often each piece occurs in a file of pieces."""
-    return Counter(piece for line in read_lines(encoded, blank=True) for piece in line.split(" "))
+    return Counter(piece for line in read_lines(encoded, blank=True) for piece in line.split(" ") if piece)
 
 
 def write_dictionary(path: Path, symbols: Iterable[str], counts: Counter[str]) -> None:

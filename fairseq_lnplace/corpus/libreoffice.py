@@ -75,6 +75,11 @@ def split_of(page: str) -> str:
     return "test" if bucket < 4 else "valid" if bucket < 8 else "train"
 
 
+def pages_in(folder: Path) -> list[str]:
+    """Return the relative paths of a language's pages, sorted."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
+
+
 def corpus(help_folder: Path, keep: Filter) -> dict[str, list[Pair]]:
     """Return the pairs of each split from an unpacked ``.../libreoffice/help`` with its ``de`` and ``en-US`` folders.
 
@@ -82,9 +87,7 @@ def corpus(help_folder: Path, keep: Filter) -> dict[str, list[Pair]]:
         LnplaceError: there are no pages in both languages.
     """
     german, english = help_folder / "de" / "text", help_folder / "en-US" / "text"
-    pages = sorted(
-        page for path in german.rglob("*.html") if (english / (page := path.relative_to(german).as_posix())).is_file()
-    )
+    pages = [page for page in pages_in(german) if (english / page).is_file()]
     if not pages:
         raise LnplaceError(f"`--pages` must hold help pages in de/text and en-US/text, but {help_folder} has none")
     splits: dict[str, list[Pair]] = {split: [] for split in SPLITS}

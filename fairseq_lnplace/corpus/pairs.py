@@ -59,17 +59,25 @@ class Filter:
             else:
                 yield pair
 
+    def fault(self, sentence: str) -> str | None:
+        """Return why a sentence by itself is not worth training on, or None if it is."""
+        if not self.min_words <= len(sentence.split()) <= self.max_words:
+            return "length"
+        if sum(c.isalpha() or c == " " for c in sentence) < self.min_letters * len(sentence):
+            return "letters"
+        return "code" if _CODE.search(sentence) else None
+
     def _fault(self, pair: Pair) -> str | None:
         """Return why the pair is dropped, or None to keep it; the first reason that holds is the one that counts."""
-        lengths = [len(side.split()) for side in pair]
-        if not self.min_words <= min(lengths) <= max(lengths) <= self.max_words:
+        faults = [self.fault(side) for side in pair]
+        if "length" in faults:
             return "length"
+        lengths = [len(side.split()) for side in pair]
         if max(lengths) > self.max_ratio * min(lengths):
             return "ratio"
-        if any(sum(c.isalpha() or c == " " for c in side) < self.min_letters * len(side) for side in pair):
-            return "letters"
-        if any(_CODE.search(side) for side in pair):
-            return "code"
+        for reason in ("letters", "code"):
+            if reason in faults:
+                return reason
         if pair.german == pair.english:
             return "identical"
         if len(_ENGLISH.findall(pair.german)) > len(_GERMAN.findall(pair.german)):
