@@ -5,8 +5,9 @@ with ``_``: values for others to take by ``${.name}``. The file holds
 
 - ``common``: options of every cell;
 - ``blocks``: a list, each with ``options`` of its own and ``product``: factor → level → options. A block gives one
-  cell for each combination of levels, named by them; a level of the last factor wins over the first's. ``cells``
-  stands for a single block of one factor;
+  cell for each combination of levels, named by them; a level of the last factor wins over the first's. A factor that
+  is a list of levels gives each the option ``_factor: level``. ``from: NAME`` in a block's place stands for the cells
+  of another experiment, ``keep`` beside it for some of them. ``cells`` is short for a single block of one factor;
 - ``scales``: what a scale adds under ``train``, where it wins over all others, the evaluations of every training under
   ``evaluate``, and under ``keep`` the levels that remain of a factor (all, where it is silent).
 
@@ -103,12 +104,12 @@ def read_grid(
     Raises:
         LnplaceError: the file has no such scale, or no cell has such a name.
     """
-    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    content = _read(path)
     if scale not in content["scales"]:
         raise must_be("--scale", f"one of {', '.join(content['scales'])}", scale)
     seeds = seeds or content["scales"][scale].get("seeds", ())
     cells = []
-    for name, levels, options in _combinations(content, content["scales"][scale]):
+    for name, levels, options in _combinations(path.parent, content, scale):
         if "seed" in options or not seeds:
             cells.append(_cell(name, levels, options, extra))
         else:
@@ -116,22 +117,38 @@ def read_grid(
     return Grid(path.stem, scale, tuple(_chosen(cells, only)), content)
 
 
-def _combinations(content: Any, scale: Any) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+def _combinations(
+    folder: Path, content: Any, scale: str, keep: Any = None
+) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
     """Give each combination of levels: its name, its levels and its options."""
-    common, keep = content.get("common", {}), scale.get("keep", {})
+    chosen = content["scales"][scale]
+    keep = keep or chosen.get("keep", {})
     for block in content.get("blocks") or [{"product": {"cell": content["cells"]}}]:
-        factors = {
-            factor: [level for level in levels if level in keep.get(factor, levels)]
-            for factor, levels in block["product"].items()
-        }
-        for names in itertools.product(*factors.values()):
-            chosen = dict(zip(factors, names, strict=True))
-            own = [block["product"][factor][level] or {} for factor, level in chosen.items()]
-            titles = [level.get("title") for level in own]
-            layers = [common, block.get("options", {}), *own, scale.get("train", {})]
-            merged: Any = OmegaConf.merge(*layers, {"title": ", ".join(filter(None, titles))})
-            options: Any = OmegaConf.to_container(merged, resolve=True)
-            yield "-".join(names), chosen, {"evaluate": scale.get("evaluate", []), **options}
+        if "from" in block:
+            other = _read(folder / f"{block['from']}.yaml")
+            yield from _combinations(folder, other, scale, block.get("keep"))
+            continue
+        factors = {factor: _levels(factor, levels) for factor, levels in block["product"].items()}
+        kept = ([level for level in levels if level in keep.get(factor, levels)] for factor, levels in factors.items())
+        for names in itertools.product(*kept):
+            levels = dict(zip(factors, names, strict=True))
+            own = [factors[factor][level] for factor, level in levels.items()]
+            title = ", ".join(level["title"] for level in own if "title" in level)
+            layers = [content.get("common", {}), block.get("options", {}), *own, chosen.get("train", {})]
+            options: Any = OmegaConf.to_container(OmegaConf.merge(*layers, {"title": title}), resolve=True)
+            yield "-".join(names), levels, {"evaluate": chosen.get("evaluate", []), **options}
+
+
+def _levels(factor: str, levels: Any) -> dict[str, dict[str, Any]]:
+    """Return the options of each level of a factor."""
+    if isinstance(levels, list):
+        return {level: {f"_{factor}": level, "title": level} for level in levels}
+    return dict(levels)
+
+
+def _read(path: Path) -> Any:
+    """Return a file's content, interpolations left as they are."""
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def _cell(name: str, levels: dict[str, str], options: dict[str, Any], extra: Sequence[str]) -> Cell:

@@ -120,11 +120,13 @@ def plan(
     data: Path | Mapping[str, Path],
     dest: Path,
     devices: Devices = Devices(),  # noqa: B008 - frozen
+    digest_of: Callable[[Path], str] = fingerprint,
 ) -> list[Run]:
     """Return the grid's cells in their folders below ``dest``, with the state in which earlier calls have left them.
 
     Args:
         data: the prepared folder, or that of each cell's ``data``.
+        digest_of: tells one folder's content from another's.
 
     Raises:
         LnplaceError: ``data`` is no prepared folder.
@@ -133,7 +135,7 @@ def plan(
     runs: dict[str, Run] = {}
     for cell in grid.cells:
         folder = data if isinstance(data, Path) else data[str(cell.data)]
-        digest = digests[folder] = digests.get(folder) or fingerprint(folder)
+        digest = digests[folder] = digests.get(folder) or digest_of(folder)
         parent = runs[cell.after] if cell.after else None
         key = cell.key(digest, *devices.settings, *([parent.folder.name] if parent else []))
         run = runs[cell.name] = Run(cell, folder, dest / f"{cell.name}-{key}", devices=devices, parent=parent)

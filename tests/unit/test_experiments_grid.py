@@ -85,3 +85,99 @@ def test_the_quick_starts_arms_differ_only_where_they_should(scale: str) -> None
     assert option_of(warmup, "warmup-updates") == hold, "all three must share the decay"
     assert set(preln) ^ set(postln) == {"transformer_preln_final_tiny", "transformer_postln_tiny"}
     assert set(postln) ^ set(warmup) == {"--warmup-updates"}
+
+
+BLOCKS = """
+common: {arch: 'a_${._placement}', dropout: 0.1, data: here, prepare: make.sh, evaluate: [], tokens-per-update: 64}
+blocks:
+  - options: {optimizer: adam}
+    product:
+      placement: [post, pre]
+      warmup: {none: {title: no warm-up, lr: '${._high}'}, long: {title: 'warm-up ${._long}', warmup: '${._long}'}}
+  - product:
+      tuned: {last: {title: Tuned, _placement: pre, after: pre-long, seed: 3, dropout: 0, evaluate: [{average: 2}]}}
+scales:
+  full: {train: {_long: 9, _high: 2}, evaluate: [{gen-subset: test}]}
+  part: {train: {_long: 4, _high: 1}, keep: {placement: [pre]}, seeds: [5, 6]}
+"""
+
+
+@pytest.fixture
+def blocks_file(tmp_path: Path) -> Path:
+    path = tmp_path / "blocks.yaml"
+    path.write_text(BLOCKS)
+    return path
+
+
+def test_a_block_gives_a_cell_for_each_combination_of_levels(blocks_file: Path) -> None:
+    cells = read_grid(blocks_file, "full").cells
+    assert [(cell.name, cell.title) for cell in cells] == [
+        ("post-none", "post, no warm-up"),
+        ("post-long", "post, warm-up 9"),
+        ("pre-none", "pre, no warm-up"),
+        ("pre-long", "pre, warm-up 9"),
+        ("last", "Tuned"),
+    ]
+    post, last = cells[0], cells[-1]
+    assert post.train == ("--arch", "a_post", "--dropout", "0.1", "--optimizer", "adam", "--lr", "2")
+    assert post.levels == {"placement": "post", "warmup": "none"}
+    assert (post.data, post.prepare, post.after, post.tokens_per_update) == ("here", "make.sh", None, 64)
+    assert last.train == ("--arch", "a_pre", "--dropout", "0", "--seed", "3")
+    assert (last.after, last.evaluate) == ("pre-long", ({"average": 2},))
+
+
+def test_a_scale_keeps_levels_and_brings_seeds(blocks_file: Path) -> None:
+    cells = read_grid(blocks_file, "part").cells
+    names = ["pre-none-seed5", "pre-none-seed6", "pre-long-seed5", "pre-long-seed6", "last"]
+    assert [cell.name for cell in cells] == names
+    assert [option_of(cell.train, "seed") for cell in cells] == ["5", "6", "5", "6", "3"]
+    assert len({cell.title for cell in cells[:2]}) == 1
+    assert read_grid(blocks_file, "part", seeds=[8]).cells[0].name == "pre-none-seed8"
+
+
+def test_chosen_cells_bring_those_they_start_from(blocks_file: Path) -> None:
+    def chosen(*only: str) -> list[str]:
+        return [cell.name for cell in read_grid(blocks_file, "full", only=only).cells]
+
+    assert chosen("*-none") == ["post-none", "pre-none"]
+    assert chosen("last") == ["pre-long", "last"]
+    with pytest.raises(
+        LnplaceError, match=r"`--only` must be patterns for post-none, .*, last, but is nothing-like-it"
+    ):
+        chosen("*-none", "nothing-like-it")
+
+
+def test_cells_of_another_experiment(blocks_file: Path) -> None:
+    path = blocks_file.with_name("other.yaml")
+    path.write_text(
+        "blocks:\n"
+        "  - {from: blocks, keep: {placement: [post], warmup: [long], tuned: []}}\n"
+        "  - {product: {x: {y: {title: Y}}}}\n"
+        "scales: {full: {train: {dropout: 7}}}\n"
+    )
+    theirs, own = read_grid(path, "full").cells
+    assert theirs == read_grid(blocks_file, "full").cells[1], "the very same training, so that it is done once"
+    assert own.train == ("--dropout", "7")
+
+
+EXPERIMENTS = sorted(Path(read_grid.__code__.co_filename).parent.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in EXPERIMENTS if path.stem != "quickstart"], ids=lambda path: path.stem
+)
+@pytest.mark.parametrize("scale", ["full", "demo"])
+def test_the_experiments_grids(path: Path, scale: str) -> None:
+    grid = read_grid(path, scale)
+    names = [cell.name for cell in grid.cells]
+    assert len(set(names)) == len(names)
+    for cell in grid.cells:
+        assert cell.title
+        assert cell.data
+        assert cell.prepare
+        assert cell.after is None or cell.after in names[: names.index(cell.name)]
+    levels = {(factor, level) for cell in grid.cells for factor, level in cell.levels.items()}
+    for kind in grid.content.get("published", {}).values():
+        for entry in kind:
+            if entry["scale"] == scale:
+                assert levels >= entry["levels"].items(), entry
