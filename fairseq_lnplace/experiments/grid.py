@@ -7,7 +7,7 @@ with ``_``: values for others to take by ``${.name}``. The file holds
 - ``blocks``: a list, each with ``options`` of its own and ``product``: factor → level → options. A block gives one
   cell for each combination of levels, named by them; a level of the last factor wins over the first's. A factor that
   is a list of levels gives each the option ``_factor: level``. ``from: NAME`` in a block's place stands for the cells
-  of another experiment, ``keep`` beside it for some of them. ``cells`` is short for a single block of one factor;
+  of another experiment, and ``keep`` beside it chooses among them. ``cells`` is short for a single block of one factor;
 - ``scales``: what a scale adds under ``train``, where it wins over all others, the evaluations of every training under
   ``evaluate``, and under ``keep`` the levels that remain of a factor (all, where it is silent).
 
@@ -109,7 +109,7 @@ def read_grid(
         raise must_be("--scale", f"one of {', '.join(content['scales'])}", scale)
     seeds = seeds or content["scales"][scale].get("seeds", ())
     cells = []
-    for name, levels, options in _combinations(path.parent, content, scale):
+    for name, levels, options in _combinations(path.parent, content, scale, {}):
         if "seed" in options or not seeds:
             cells.append(_cell(name, levels, options, extra))
         else:
@@ -118,19 +118,19 @@ def read_grid(
 
 
 def _combinations(
-    folder: Path, content: Any, scale: str, keep: Any = None
+    folder: Path, content: Any, scale: str, keep: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
-    """Give each combination of levels: its name, its levels and its options."""
+    """Give each combination of levels: its name, its levels and its options; ``keep`` wins over the file's own."""
     chosen = content["scales"][scale]
-    keep = keep or chosen.get("keep", {})
+    kept = {**chosen.get("keep", {}), **keep}
     for block in content.get("blocks") or [{"product": {"cell": content["cells"]}}]:
         if "from" in block:
             other = _read(folder / f"{block['from']}.yaml")
-            yield from _combinations(folder, other, scale, block.get("keep"))
+            yield from _combinations(folder, other, scale, {**block.get("keep", {}), **keep})
             continue
         factors = {factor: _levels(factor, levels) for factor, levels in block["product"].items()}
-        kept = ([level for level in levels if level in keep.get(factor, levels)] for factor, levels in factors.items())
-        for names in itertools.product(*kept):
+        left = ([level for level in levels if level in kept.get(factor, levels)] for factor, levels in factors.items())
+        for names in itertools.product(*left):
             levels = dict(zip(factors, names, strict=True))
             own = [factors[factor][level] for factor, level in levels.items()]
             title = ", ".join(level["title"] for level in own if "title" in level)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from fairseq_lnplace.experiments import runner
 from fairseq_lnplace.experiments.devices import slots
 from fairseq_lnplace.experiments.grid import Cell, Grid
 from fairseq_lnplace.experiments.runner import Run, mend_last_checkpoint, plan, run_all
+from fairseq_lnplace.experiments.slurm import job_script
 
 # Trains for 3 "updates" from where checkpoint_last stands; --behaviour says what comes after the first.
 TRAIN = """
@@ -202,3 +204,87 @@ def test_a_last_checkpoint_cut_short_is_mended(tmp_path: Path) -> None:
     whole(last, "its own")
     mend_last_checkpoint(tmp_path)
     assert zipfile.ZipFile(last).read("updates") == b"its own"
+
+
+def chained(data: Path, behaviour: str) -> list[Run]:
+    """A cell, and one that starts from it; the second is given first in line for a place."""
+    cells = (
+        Cell("first", "The first", ("--max-update", "3", "--behaviour", behaviour)),
+        Cell("second", "The second", ("--max-update", "3", "--behaviour", "good"), after="first"),
+    )
+    return plan(Grid("grid", "full", cells), data, data.parent / "runs")
+
+
+def test_a_cell_starts_from_the_one_it_is_after(data: Path) -> None:
+    first, second = runs = chained(data, "good")
+    start = second.train_command()
+    assert start[start.index("--finetune-from-model") + 1] == str(first.folder / "checkpoint_last.pt")
+    assert "--finetune-from-model" not in first.train_command()
+    bring_to_end(runs, jobs=2)
+    order = (data.parent / "runs" / "order").read_text().splitlines()
+    assert order == ["begin first", "end first", "begin secon", "end secon"]
+    assert [run.state for run in chained(data, "good")] == ["finished"] * 2
+    assert chained(data, "better")[1].folder != second.folder, "what a training starts from is one of its settings"
+
+
+def test_a_cell_after_one_that_diverged_is_told(data: Path) -> None:
+    runs = chained(data, "nan")
+    bring_to_end(runs)
+    assert [run.state for run in runs] == ["diverged", "failed"]
+    assert runs[1].error == "The second: it starts from The first, which is diverged"
+    assert not runs[1].train_log.exists()
+
+
+def test_an_average_is_made_and_then_evaluated(data: Path) -> None:
+    cell = Cell("one", "One", (), ({"average": 2, "gen-subset": "test", "beam": 4, "lenpen": 0.6},))
+    (run,) = plan(Grid("grid", "full", (cell,)), data, data.parent / "runs")
+    ((output, command),) = run.evaluations()
+    assert output == run.folder / "average2.pt"
+    assert command == ("lnplace", "average", str(run.folder), "--last", "2", "--output", str(output))
+    run.folder.mkdir(parents=True)
+    output.touch()
+    _, (record, command) = run.evaluations()
+    assert record.name == "average2.test-beam4-lenpen0.6.json"
+    options = {"gen-subset": "test", "beam": "4", "lenpen": "0.6", "checkpoint": str(output), "data": str(data)}
+    assert command[:2] == ("lnplace", "evaluate")
+    assert dict(zip(command[2::2], command[3::2], strict=True)) == {
+        **{f"--{name}": value for name, value in options.items()},
+        "--output": str(record),
+    }
+
+
+def test_every_cell_may_have_data_of_its_own(data: Path) -> None:
+    other = data.with_name("other")
+    other.mkdir()
+    (other / "dict.txt").write_text("b 1\n")
+    cells = (Cell("one", "One", (), data="a"), Cell("two", "Two", (), data="b"))
+    one, two = plan(Grid("grid", "full", cells), {"a": data, "b": other}, data.parent / "runs")
+    assert (one.data, two.data) == (data, other)
+    assert one.train_command()[1] == str(data)
+
+
+def test_a_job_array_is_a_script_that_shellcheck_passes(data: Path, tmp_path: Path) -> None:
+    """Each task calls the runner for its own cells: run here with a stand-in for `bash scripts/reproduce.sh`."""
+    runs = chained(data, "good") + planned(data, "good")
+    root = tmp_path / "a root"
+    (root / "scripts").mkdir(parents=True)
+    (root / "scripts" / "reproduce.sh").write_text('printf "<%s>" "$@"')
+    command = ["bash", "scripts/reproduce.sh", "warmup", "--slurm", "--seeds", "1", "2", "--", "--dropout", "0"]
+    for gpus in (0, 2):
+        script = tmp_path / "job.sh"
+        script.write_text(job_script("warmup-full", runs, gpus, 4, root, command))
+        subprocess.run(["shellcheck", script], check=True)
+        assert ("#SBATCH --gres=gpu:2" in script.read_text()) == bool(gpus)
+        assert "#SBATCH --array=0-1\n" in script.read_text()
+        said = [
+            subprocess.run(
+                ["bash", script],
+                env={**os.environ, "SLURM_ARRAY_TASK_ID": task},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for task in "01"
+        ]
+        common = "<warmup><--seeds><1><2><--jobs><1><--only>"
+        assert said == [f"{common}<first><second><--><--dropout><0>", f"{common}<cell0><--><--dropout><0>"]
