@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.experiments.devices import slots
 from fairseq_lnplace.experiments.grid import read_grid
+from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
-from fairseq_lnplace.experiments.runner import Run, plan, run_all
-from fairseq_lnplace.experiments.training_log import read_log
+from fairseq_lnplace.experiments.runner import Run, plan
 from fairseq_lnplace.files import new_file, write_json
 from fairseq_lnplace.report.runs import read_run
 from fairseq_lnplace.versions import versions
@@ -33,7 +32,6 @@ from fairseq_lnplace.versions import versions
 __all__ = ["main"]
 
 GRID = Path(__file__).with_name("quickstart.yaml")
-PARTS = 1000  # of a run, in the progress bar
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,35 +75,11 @@ def describe(data: Path) -> str:
     return f"{manifest['source_lang']}-{manifest['target_lang']}, {manifest['note'] or data.name}: {pairs:,} pairs"
 
 
-def parts(run: Run) -> int:
-    """Return how many of its PARTS a run has done."""
-    return round(PARTS * run.progress())
-
-
 def earlier_minutes(dest: Path) -> float | None:
     """Return how long an uninterrupted run took, if an earlier call was one; this call did not do all of the work."""
     results = dest / "results.json"
     known: float | None = json.loads(results.read_text(encoding="utf-8"))["minutes"] if results.exists() else None
     return known
-
-
-def watch(runs: Sequence[Run], jobs: int, threads: int, console: Console) -> None:
-    """Run everything under a progress bar for each model and one, with the time left, for all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[note]}"))
-    remaining = TimeRemainingColumn(elapsed_when_finished=True)
-    with Progress(*columns, remaining, console=console, speed_estimate_period=120) as bars:
-        tasks = [bars.add_task(run.cell.title, total=PARTS, completed=parts(run), note="") for run in runs]
-        done = sum(parts(run) for run in runs)
-        everything = bars.add_task("all", total=PARTS * len(runs), completed=done, note="time left")
-
-        def show() -> None:
-            for task, run in zip(tasks, runs, strict=True):
-                valid = read_log(run.train_log, tail=10_000).valid
-                loss = f", loss {valid[-1]['loss']:.2f}" if valid else ""
-                bars.update(task, completed=parts(run), note=run.state + loss)
-            bars.update(everything, completed=sum(parts(run) for run in runs))
-
-        run_all(runs, slots(jobs, threads), show)
 
 
 def report(runs: Sequence[Run], dest: Path, about: dict[str, Any], console: Console) -> None:
@@ -147,7 +121,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     fresh = not any(run.folder.exists() for run in runs)
     caption = describe(args.data)
     start = time.monotonic()
-    watch(runs, jobs, threads, console)
+    watch(runs, slots(jobs, threads), console)
     minutes = round((time.monotonic() - start) / 60, 1)
     about = {
         "data": caption,
