@@ -23,3 +23,60 @@ set_up() {
     bash "$ROOT/scripts/setup.sh"
     PATH="$VENV/bin:$PATH"
 }
+
+# lnplace ARGUMENTS... — this environment's command, whose words go to stderr: a script's stdout is for its result.
+lnplace() { "$VENV/bin/lnplace" "$@" >&2; }
+
+# choose_variant V — how text becomes pieces, for V moses or sentencepiece: $encoding are the options of lnplace prepare,
+# $how are words for its --note, and $suffix is one for a folder's name.
+# shellcheck disable=SC2034 # the sourcing scripts use them
+choose_variant() {
+    case $1 in
+        sentencepiece) encoding=(--bpe sentencepiece) how='' suffix='' ;;
+        moses) encoding=(--bpe subword_nmt --tokeniser moses --lowercase) how=', Moses, lower-cased' suffix=-moses ;;
+        *) fail "--variant must be moses or sentencepiece, but is $1." ;;
+    esac
+}
+
+# already_made DEST LINES... — whether DEST is whole. Where its prepared.json lacks one of the LINES, the script ends.
+already_made() {
+    local dest=$1 line
+    shift
+    [[ -e $dest/prepared.json ]] || return 1
+    for line in "$@"; do
+        grep -qF -- "$line" "$dest/prepared.json" ||
+            fail "$dest was made with other settings; remove it, or choose another folder with --dest."
+    done
+    say "$dest is there already" >&2
+}
+
+# scratch_folder — make a folder that goes when the script ends, however it ends; $scratch is its path.
+scratch_folder() {
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    trap 'exit 130' INT TERM
+}
+
+# help_pages PACKAGES — LibreOffice's help in German and English, out of two Debian packages, unpacked in $scratch/help.
+# They are taken from the folder PACKAGES, or downloaded (5 MB) where that is empty.
+help_pages() {
+    local packages=$1 package
+    command -v dpkg-deb >/dev/null || fail "dpkg-deb is not here; install dpkg."
+    if [[ -n $packages ]]; then
+        cp "$packages"/libreoffice-help-{de,en-us}_*.deb "$scratch" 2>/dev/null ||
+            fail "$packages does not hold the packages libreoffice-help-de and libreoffice-help-en-us."
+    else
+        say "downloading LibreOffice's help in German and English (5 MB)" >&2
+        # A fresh machine has no lists of packages yet, and only root may fetch them.
+        download_help 2>/dev/null || { [[ $(id -u) -eq 0 ]] && apt-get -qq update && download_help; } >&2 ||
+            fail "apt cannot download libreoffice-help-de and -en-us; run apt-get update as root."
+    fi
+    for package in "$scratch"/*.deb; do
+        dpkg-deb -x "$package" "$scratch/unpacked" || fail "$(basename "$package") is not a whole package."
+    done
+    mv "$scratch/unpacked/usr/share/libreoffice/help" "$scratch/help" || fail "the packages hold no help pages."
+}
+
+download_help() {
+    (cd "$scratch" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download libreoffice-help-{de,en-us})
+}

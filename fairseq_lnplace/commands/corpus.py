@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two sources, the limits on sentences and the destination."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--pages", type=Path, metavar="DIR", help="unpacked .../libreoffice/help, with de and en-US")
+    source.add_argument(
+        "--text", type=Path, nargs="+", metavar="FILE", help="plain text: hold out every 200th of its documents"
+    )
     source.add_argument("--generated", type=int, metavar="N", help="generate N synthetic pairs instead")
     parser.add_argument(
         "--english",
@@ -36,6 +39,11 @@ def run(args: argparse.Namespace) -> None:
     """Write the corpus and print its counts."""
     keep = Filter(min_words=args.min_words, max_words=args.max_words)
     limits = {"min_words": keep.min_words, "max_words": keep.max_words}
+    if args.text:
+        from fairseq_lnplace.corpus.documents import write_documents
+
+        _print_counts(write_documents(args.dest, args.text))
+        return
     if args.english:
         _english(args, keep, {**LIBREOFFICE, **limits})
         return
@@ -60,5 +68,9 @@ def _english(args: argparse.Namespace, keep: Filter, card: dict[str, object]) ->
 
     if not args.pages:
         raise must_be("--english", "beside --pages", "beside --generated")
-    for split, counts in write_texts(args.dest, english(args.pages, keep), card).items():
+    _print_counts(write_texts(args.dest, english(args.pages, keep), card))
+
+
+def _print_counts(splits: dict[str, dict[str, int]]) -> None:
+    for split, counts in splits.items():
         print(f"{split}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
