@@ -9,7 +9,9 @@ its form.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -173,26 +175,39 @@ def reproduce(args: argparse.Namespace, extra: Sequence[str], command: Sequence[
     gpus = todo.devices.gpus or 0
     names = visible_gpus() if gpus else []
     jobs = args.jobs or (max(1, len(names) // gpus) if gpus else cores)
-    work = [run for run in todo.runs if run.state == "waiting"]
+    # what a part of the work costs is not what all of it does
+    fresh = all(run.state == "waiting" and not run.train_log.exists() for run in todo.runs)
     places = slots(jobs, args.threads or max(1, cores // jobs), gpus, names)
     console = Console()
     console.print(describe(todo, args), soft_wrap=True, highlight=False)
-    start = time.monotonic()
+    start, used = time.monotonic(), cpu_seconds()
     watch(todo.runs, places, console)
     errors = [run.error for run in todo.runs if run.error]
     for measurement in todo.measurements if not errors else ():
         measure(measurement, console)
-    minutes = round((time.monotonic() - start) / 60, 1)
-    report(todo, minutes if len(work) == len(todo.runs) else None, command, console)
+    cost = {"minutes": time.monotonic() - start, "core_minutes": cpu_seconds() - used}
+    report(todo, {name: round(seconds / 60, 1) if fresh else None for name, seconds in cost.items()}, command, console)
     if errors:
         raise LnplaceError("; ".join(errors))
 
 
-def report(todo: Plan, minutes: float | None, command: Sequence[str], console: Console) -> None:
+def cpu_seconds() -> float:
+    """Return the processor time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def known_cost(path: Path) -> dict[str, float | None]:
+    """Return what an earlier call wrote down, if one did everything."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: known.get(name) for name in ("minutes", "core_minutes")}
+
+
+def report(todo: Plan, cost: Mapping[str, float | None], command: Sequence[str], console: Console) -> None:
     """Write down what was run; print what came of it, and write the page that shows it.
 
     Args:
-        minutes: how long everything took, if one call did everything.
+        cost: ``minutes`` and ``core_minutes`` of everything, None where earlier calls had done a part.
     """
     from fairseq_lnplace.report.experiment import read_experiment, show  # matplotlib is slow to import
 
@@ -206,15 +221,15 @@ def report(todo: Plan, minutes: float | None, command: Sequence[str], console: C
         "source": content["source"],
         "scale": todo.grid.scale,
         "command": shlex.join(command),
-        "minutes": minutes,
+        **(known_cost(path) if None in cost.values() else cost),
         "cores": len(os.sched_getaffinity(0)),
         "versions": versions("fairseq", "torch", "sacrebleu"),
         "cells": cells,
-        "measurements": {each.name: each.folder.name for each in todo.measurements if each.done},
+        "measurements": {each.name: f"{each.folder.name}/{each.name}.json" for each in todo.measurements if each.done},
         "published": content.get("published", {}),
     }
     write_json(path, about)
-    show(read_experiment(path), path, console)
+    show(read_experiment(path), console)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
