@@ -6,7 +6,6 @@ A folder is an experiment's cell (`experiments/runner.py`) or any ``--save-dir``
     train.log            fairseq's log; of a --save-dir any *.log with the lines that ``--log-format json`` writes
     *.json               what `lnplace evaluate` wrote
     layer_stats.jsonl    what ``fairseq-train --log-layer-stats N`` wrote
-    diagnose/**/*.json   what `lnplace diagnose gradients|activations|depth --dest FOLDER/diagnose` wrote
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ __all__ = ["Evaluation", "TrainedRun", "placement_of", "read_run", "read_runs"]
 CELL = "cell.json"
 LOG = "train.log"
 LAYER_STATS = "layer_stats.jsonl"
-MEASUREMENTS = ("gradients", "activations", "depth")  # of `lnplace diagnose`
 # The groups of fairseq's configuration whose name is an option of fairseq-train's, and that option.
 NAMED = {
     "model": "arch",
@@ -56,6 +54,8 @@ class Evaluation:
         decoding: the search's options.
         scores: ``bleu`` and ``chrf`` (0 to 100), and whatever else the record scores.
         signatures: of those scores that have one.
+        versions: of the packages that scored.
+        command: that wrote the record.
     """
 
     record: Path
@@ -65,6 +65,8 @@ class Evaluation:
     decoding: Mapping[str, Any]
     scores: Mapping[str, float]
     signatures: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,6 @@ class TrainedRun:
         log: what was logged.
         evaluations: in the order of their records' names.
         layer_stats: rows of ``--log-layer-stats``: ``updates, side, layer, part, gradient, activation, …``.
-        measurements: the content of what `lnplace diagnose` wrote, by ``gradients``, ``activations``, ``depth``.
     """
 
     folder: Path
@@ -101,7 +102,6 @@ class TrainedRun:
     log: TrainingLog
     evaluations: tuple[Evaluation, ...] = ()
     layer_stats: Sequence[Mapping[str, Any]] = ()
-    measurements: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def updates(self) -> int:
@@ -180,7 +180,6 @@ def read_run(folder: Path) -> TrainedRun:
         log=log,
         evaluations=tuple(_evaluations(folder)),
         layer_stats=_layer_stats(folder / LAYER_STATS),
-        measurements=_measurements(folder),
     )
 
 
@@ -249,12 +248,14 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _log_of(folder: Path) -> Path | None:
-    """Return the log of a --save-dir: train.log, or the first other one that holds a training's rows."""
-    for path in [folder / LOG, *sorted(folder.glob("*.log"))]:
-        log = read_log(path)
-        if log.inner or log.valid:
-            return path
-    return None
+    """Return the log of a --save-dir: train.log, or the first other one that a training has begun in JSON lines."""
+    paths = [path for path in [folder / LOG, *sorted(folder.glob("*.log"))] if path.exists()]
+    return next((path for path in paths if logged_options(path).get("log-format") == "json" or _rows(path)), None)
+
+
+def _rows(path: Path) -> int:
+    log = read_log(path)
+    return len(log.inner) + len(log.valid)
 
 
 def _state_of_cell(recorded: str, folder: Path) -> str:
@@ -273,11 +274,13 @@ def _state_of_cell(recorded: str, folder: Path) -> str:
 
 def _state_of_log(path: Path, log: TrainingLog) -> str:
     """Return the state that a log of fairseq's ends in."""
-    last = last_line(path)
+    last, crash = last_line(path), path.with_name("crash.pt")  # saved for gradients that are not finite
     if log.diverged or last.startswith("FloatingPointError"):
         return "diverged"
     if re.search(r"done training in [\d.]+ seconds$", last):
         return "finished"
+    if crash.exists() and crash.stat().st_mtime >= path.stat().st_mtime:
+        return "diverged"  # of which --log-file tells nothing
     return "failed" if re.match(r"[\w.]*(Error|Exception)\b", last) else "interrupted"
 
 
@@ -306,6 +309,8 @@ def _evaluations(folder: Path) -> Iterator[Evaluation]:
             decoding=record["decoding"],
             scores={name: value["score"] for name, value in scored.items()},
             signatures={name: value["signature"] for name, value in scored.items() if "signature" in value},
+            versions=record.get("versions", {}),
+            command=record.get("command", ""),
         )
 
 
@@ -315,9 +320,3 @@ def _layer_stats(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-
-
-def _measurements(folder: Path) -> dict[str, Any]:
-    """Return what `lnplace diagnose` wrote below the folder."""
-    found = {path.stem: _json(path) for path in sorted(folder.glob("diagnose/**/*.json"))}
-    return {name: content for name, content in found.items() if name in MEASUREMENTS and isinstance(content, dict)}

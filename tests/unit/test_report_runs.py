@@ -51,9 +51,6 @@ def test_a_cell(tmp_path: Path) -> None:
     write_evaluation(folder, "checkpoint12", "valid", 3.0)
     write_evaluation(folder, "checkpoint_best", "test", 4.0, tokenised_bleu={"score": 5.0}, seconds=9)
     (folder / "layer_stats.jsonl").write_text('{"updates": 10, "layer": 1, "gradient": 0.5}\n{"updates": 20, "la')
-    (folder / "diagnose" / "first").mkdir(parents=True)
-    (folder / "diagnose" / "first" / "depth.json").write_text('{"stacks": [{"depth": 3}]}')
-    (folder / "diagnose" / "other.json").write_text("{}")
     run = read_run(folder)
     assert (run.name, run.title, run.arch) == ("pre", "Pre-LN", "transformer_preln_final_tiny")
     assert (run.placement, run.seed, run.command, run.state) == ("preln_final", 7, COMMAND, "finished")
@@ -74,7 +71,6 @@ def test_a_cell(tmp_path: Path) -> None:
     assert second.scores == {"bleu": 4.0, "chrf": 50.0, "tokenised_bleu": 5.0}
     assert run.test is second
     assert run.layer_stats == [{"updates": 10, "layer": 1, "gradient": 0.5}], "a line cut short is left out"
-    assert run.measurements == {"depth": {"stacks": [{"depth": 3}]}}
 
 
 def test_the_test_score_of_a_run_is_that_of_its_best_checkpoint_or_average(tmp_path: Path) -> None:

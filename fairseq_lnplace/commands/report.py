@@ -1,0 +1,40 @@
+"""``lnplace report``: trainings side by side, as one page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+HELP = "show trainings side by side as one HTML page"
+EXAMPLE = "lnplace report runs/quickstart --output runs/report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the trainings, the measurements and the outputs."""
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a training (its --save-dir), or of several of them"
+    )
+    parser.add_argument(
+        "--diagnose", nargs="+", type=Path, default=[], metavar="DIR", help="further results of `lnplace diagnose`"
+    )
+    parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
+    parser.add_argument("--json", action="store_true", help="print the table of results as JSON, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Read the trainings, write the page, say where it is."""
+    from fairseq_lnplace.report.groups import grouped
+    from fairseq_lnplace.report.layers import read_measured
+    from fairseq_lnplace.report.page import build, write  # matplotlib is slow to import
+    from fairseq_lnplace.report.runs import read_runs
+    from fairseq_lnplace.report.summary import as_rows, headline
+
+    runs = read_runs(args.runs)
+    write(args.output, build(runs, measured=read_measured([*args.runs, *args.diagnose])))
+    groups = grouped(runs)
+    if args.json:
+        print(json.dumps(as_rows(groups), indent=2))
+        return
+    print(headline(groups))
+    print(args.output)
