@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from copy import deepcopy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from fairseq.data.language_pair_dataset import collate
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import fairseq_lnplace  # noqa: F401 (importing registers)
@@ -131,3 +136,49 @@ def fill_in(model: nn.Module) -> nn.Module:
             if name.endswith("profile.done"):
                 buffer.fill_(1000)  # the starts are given, not to be measured
     return model
+
+
+@cache
+def _configuration(kind: str, optimizer: str, criterion: str) -> Any:
+    """Return fairseq's whole configuration for a tiny model; converting a command line to it takes longest."""
+    given = {"optimizer": optimizer, "criterion": criterion, "lr": 0.1, "cpu": True}
+    return convert_namespace_to_omegaconf(arguments(KINDS[kind][1] + "postln", kind, **given))
+
+
+def tiny_trainer(
+    save_dir: Path,
+    placement: str,
+    kind: str = "translation",
+    optimizer: str = "sgd",
+    criterion: str = "",
+    **options: Any,
+) -> Trainer:
+    """Return fairseq's trainer of a tiny model, on the CPU.
+
+    Args:
+        save_dir: where it writes.
+        placement, kind: as of :func:`tiny_model`.
+        optimizer: fairseq's name of it; its learning rate is 0.1.
+        criterion: likewise; by default what suits the kind.
+        options: further options by name, as a parsed command line has them.
+    """
+    usual = "masked_lm" if kind == "bert" else "label_smoothed_cross_entropy"
+    cfg = deepcopy(_configuration(kind, optimizer, criterion or usual))
+    cfg.model._name = KINDS[kind][1] + placement
+    for name, value in {"save_dir": str(save_dir), "placement": placement, **options}.items():
+        groups = [group for group in cfg.values() if OmegaConf.is_config(group) and name in group]
+        assert groups, name
+        for group in groups:
+            group[name] = value
+    torch.manual_seed(1)
+    task = task_of(kind, cfg.task, dictionary())
+    return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
+
+
+def sample_of(kind: str, **sizes: Any) -> dict[str, Any]:
+    """Return a batch of ``kind``; ``sizes`` as of :func:`batch`."""
+    made = batch(**sizes)
+    if kind != "translation":  # BERT predicts every word, a language model the next
+        words = made["target"] if kind == "bert" else made["net_input"]["prev_output_tokens"]
+        made["net_input"] = {"src_tokens": words, "src_lengths": made["net_input"]["src_lengths"]}
+    return made

@@ -23,6 +23,7 @@ from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.score import read_files
+from fairseq_lnplace.compat.trainer import watch_layers
 from fairseq_lnplace.compat.user_dir import tell_which_copy
 from fairseq_lnplace.compat.whole_words import find_pieces
 
@@ -41,6 +42,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.modules.dynamic_crf_layer": add_names,
     "fairseq.modules.transformer_layer": switch_off,
     "fairseq.tasks.masked_lm": find_pieces,
+    "fairseq.trainer": watch_layers,
     "fairseq.utils": tell_which_copy,
     "fairseq.options": without_tpu,
     "fairseq_cli": in_every_command,

@@ -15,10 +15,14 @@ __all__ = ["in_every_command", "print_sentence", "sentence_of"]
 # text ("Caught LnplaceError in DataLoader worker process 0. Original Traceback ...").
 _OURS = re.compile(r"^fairseq_lnplace\.errors\.LnplaceError: (?!Caught LnplaceError in )(.+)$", re.MULTILINE)
 
+# How a training ends in which a value was not finite; the runner of experiments knows it by this line.
+_DIVERGED = re.compile(r"^(FloatingPointError: .*the first value that is not finite came from .+)$", re.MULTILINE)
+
 
 def sentence_of(error: BaseException) -> str | None:
-    """Return the sentence of the LnplaceError that this error is or comes from, or None."""
-    found = _OURS.search("".join(traceback.format_exception(error)))
+    """Return the sentence of ours that this error is, holds or comes from, or None."""
+    text = "".join(traceback.format_exception(error))
+    found = _OURS.search(text) or _DIVERGED.search(text)
     return found[1] if found else None
 
 
@@ -38,5 +42,6 @@ def in_every_command(module: ModuleType, execute: Callable[[ModuleType], None]) 
 
 
 def print_sentence(sentence: str) -> None:
-    """Print the sentence on stderr, after the command's name."""
-    print(f"{os.path.basename(sys.argv[0])}: {sentence}", file=sys.stderr)
+    """Print the sentence on stderr, after the command's name unless it begins with an error's."""
+    name = "" if _DIVERGED.match(sentence) else f"{os.path.basename(sys.argv[0])}: "
+    print(name + sentence, file=sys.stderr)

@@ -105,7 +105,7 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def tapped(module: nn.Module, method: str, seen: Callable[[tuple[Any, ...], Any], None]) -> Iterator[None]:
     """Let ``seen`` have the arguments and the result of each call of a method, for a while."""
-    original = getattr(module, method)
+    original, before = getattr(module, method), vars(module).get(method)
 
     def spy(*args: Any) -> Any:
         result = original(*args)
@@ -116,7 +116,10 @@ def tapped(module: nn.Module, method: str, seen: Callable[[tuple[Any, ...], Any]
     try:
         yield
     finally:
-        del vars(module)[method]
+        if before is None:
+            del vars(module)[method]
+        else:
+            vars(module)[method] = before
 
 
 def trace(subject: Subject, sample: dict[str, Any]) -> Trace:

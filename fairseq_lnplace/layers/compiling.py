@@ -1,6 +1,8 @@
 """``--compile``: layers that run compiled by torch in training."""
 
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Iterable, Iterator
 
 import torch
 import torch._functorch.config as functorch_config
@@ -30,3 +32,16 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
         # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
         functorch_config.recompute_views = True
         layer.compile(dynamic=True)
+
+
+@contextmanager
+def eager(layers: Iterable[Any]) -> Iterator[None]:
+    """Run layers as they are written for a while, compiled ones too, so that methods that are watched are called."""
+    compiled = [(layer, layer._compiled_call_impl) for layer in layers if layer.compiles]
+    try:
+        for layer, _ in compiled:
+            layer.compiles, layer._compiled_call_impl = False, None
+        yield
+    finally:
+        for layer, call in compiled:
+            layer.compiles, layer._compiled_call_impl = True, call

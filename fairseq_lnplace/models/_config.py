@@ -141,6 +141,8 @@ def check_common(cfg: Any, method: Method) -> None:
     for name in SIZES:
         if (value := getattr(cfg, name, None)) is not None and value < 1:
             raise must_be(flag(name), "at least 1", value)
+    if (getattr(cfg, "log_layer_stats", None) or 0) < 0:
+        raise must_be("--log-layer-stats", "at least 0", cfg.log_layer_stats)
     if not 0 <= cfg.quant_noise_pq < 1:
         raise must_be("--quant-noise-pq", "at least 0 and below 1", cfg.quant_noise_pq)
     scalar = getattr(cfg, "quant_noise_scalar", None)

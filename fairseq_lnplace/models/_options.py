@@ -82,6 +82,17 @@ def our_fields() -> Fields:
             field(default=None, metadata={"help": "train with layers compiled by torch: slow to start, then faster"}),
         ),
         (
+            "log_layer_stats",
+            Optional[int],
+            field(
+                default=None,
+                metadata={
+                    "help": "log each layer's norms of gradient, activation and update in every Nth update, and write "
+                    "them to layer_stats.jsonl in --save-dir (0: never)"
+                },
+            ),
+        ),
+        (
             "trained_layers",
             Optional[str],
             field(
