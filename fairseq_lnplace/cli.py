@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "evaluate",
     "average": "average",
     "diagnose": "diagnose",
+    "report": "report",
     "export": "export",
     "show": "show",
     "user-dir": "user_dir",
