@@ -1,11 +1,11 @@
-"""Translate a prepared test set with a checkpoint and score it with sacreBLEU against the text as it was.
+"""Translate a prepared test set with a checkpoint and score it against the text as it was.
 
-A score never leaves this module without its signature, the checkpoint and the options it was made with.
+A score never leaves this module without its signature, what was done to the text, the checkpoint and the options it was
+made with.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,20 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
+from fairseq_lnplace.corpus.encoding import MANIFEST, Encoding, read_manifest
 from fairseq_lnplace.corpus.lines import read_lines
+from fairseq_lnplace.corpus.words import Words
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.scoring import refuse_tokenised, score, score_words
 from fairseq_lnplace.versions import versions
 
-__all__ = ["Decoding", "Translator", "evaluate", "looks_tokenised", "score"]
-
-# Traces of a tokeniser: a comma or full stop that stands alone, Moses' escapes and its split hyphen. The signs that
-# French sets apart (! ? : ;) are none.
-_TOKENISED = re.compile(r"\s[.,](?:\s|$)|&(?:apos|quot|amp|lt|gt|#9[13]|#124);|\s@-@\s")
-_PUNCTUATED = re.compile(r"[.,&]|@-@")
+__all__ = ["Decoding", "Translator", "evaluate", "scores"]
 
 
 @dataclass(frozen=True)
@@ -49,44 +46,24 @@ class Decoding:
             raise must_be("--max-len-a", "0 or more, and --max-len-b at least 1 with it", self.max_len_a)
 
 
-def looks_tokenised(lines: Sequence[str]) -> bool:
-    """Return whether more than half of the lines with punctuation bear the marks of a tokeniser."""
-    punctuated = [line for line in lines if _PUNCTUATED.search(line)]
-    return 2 * sum(bool(_TOKENISED.search(line)) for line in punctuated) > len(punctuated)
-
-
-def _refuse_tokenised(references: Sequence[str]) -> None:
-    if looks_tokenised(references):
-        raise LnplaceError(
-            "References for sacreBLEU must be raw text, but these look tokenised, which raises the score"
-        )
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU and chrF (0 to 100) with their signatures and BLEU's own report.
-
-    Raises:
-        LnplaceError: the numbers of lines differ, or the references look tokenised.
-    """
-    if len(hypotheses) != len(references):
-        raise LnplaceError(f"There must be one reference a sentence, but {len(hypotheses)} have {len(references)}")
-    _refuse_tokenised(references)
-    result: dict[str, Any] = {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        scored = metric.corpus_score(hypotheses, [references])
-        result[name] = {"score": scored.score, "signature": str(metric.get_signature()), "text": str(scored)}
-    return result
-
-
 @dataclass(frozen=True)
 class Translator:
-    """A trained model with its task, whose dictionaries come from the prepared data."""
+    """A trained model with its task, whose dictionaries come from the prepared data.
+
+    Attributes:
+        identity: the model's name, architecture and placement.
+        device: what it runs on.
+        bpe: fairseq's name for the data's byte-pair encoding.
+        words: what was done to the data's text before that.
+    """
 
     model: Any
     cfg: Any
     task: Any
     identity: dict[str, str]
     device: str
+    bpe: str
+    words: Words
 
     @classmethod
     def load(cls, checkpoint: Path, data: Path, cpu: bool = False) -> Translator:
@@ -114,12 +91,13 @@ class Translator:
         if cuda:
             model.cuda()
         model.prepare_for_inference_(cfg)
-        return cls(model, cfg, task, identity, torch.cuda.get_device_name() if cuda else "cpu")
+        bpe, words = _text_of(data)
+        return cls(model, cfg, task, identity, torch.cuda.get_device_name() if cuda else "cpu", bpe, words)
 
     def translate(self, subset: str, decoding: Decoding) -> list[str]:
-        """Return the detokenised translations of a split in the corpus' order.
+        """Return the translations of a split in the corpus' order: words as the data's text has them, its BPE removed.
 
-        This is ``fairseq-generate --remove-bpe sentencepiece`` without its log: same batches, same beam search.
+        This is ``fairseq-generate --remove-bpe`` without its log: same batches, same beam search.
 
         Raises:
             LnplaceError: there is no such split, or one of its sentences is too long for the model or a batch.
@@ -154,22 +132,65 @@ class Translator:
             for index, hypotheses in zip(sample["id"].tolist(), found, strict=True):
                 translations[index] = self.task.target_dictionary.string(
                     hypotheses[0]["tokens"].int().cpu(),
-                    bpe_symbol="sentencepiece",
+                    bpe_symbol=self.bpe,
                     extra_symbols_to_ignore=generator.symbols_to_strip_from_output,
                 )
         return [translations[index] for index in range(len(dataset))]
 
+    def detokenise(self, translations: Sequence[str]) -> list[str]:
+        """Return translations as text; it stays lower-cased where the data is."""
+        return list(map(self.words.joiner(self.task.cfg.target_lang), translations))
+
+
+def _text_of(data: Path) -> tuple[str, Words]:
+    """Return a folder's byte-pair encoding and what its words are; without a manifest, sentencepiece on raw text."""
+    if not (data / MANIFEST).is_file():
+        return "sentencepiece", Words()
+    encoding = Encoding.of(read_manifest(data))
+    return encoding.bpe, encoding.words
+
+
+def scores(
+    translations: Sequence[str], references: Sequence[str], words: Words, language: str, compound_split: bool = False
+) -> dict[str, Any]:
+    """Return the scores of both kinds: ``bleu`` and ``chrf`` on detokenised text, ``tokenised_bleu`` on Moses' words.
+
+    Args:
+        translations: as of :meth:`Translator.translate`.
+        references: raw text.
+        words: what was done to the text of the model's data.
+        language: of both.
+        compound_split: whether the words are split at their hyphens, too.
+
+    Raises:
+        LnplaceError: the numbers of lines differ, or the references look tokenised.
+    """
+    text = list(map(words.joiner(language), translations))
+    moses = words if words.tokeniser == "moses" else Words("moses", words.lowercase)
+    split_line = moses.splitter(language)
+    tokenised = translations if moses == words else list(map(split_line, text))
+    return {
+        **score(text, references, words.lowercase),
+        "tokenised_bleu": score_words(tokenised, list(map(split_line, references)), moses, compound_split),
+    }
+
 
 def evaluate(
-    checkpoint: Path, data: Path, subset: str, decoding: Decoding, references: Path | None = None
+    checkpoint: Path,
+    data: Path,
+    subset: str,
+    decoding: Decoding,
+    references: Path | None = None,
+    compound_split: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the record of an evaluation, and the translations.
+    """Return the record of an evaluation, and the detokenised translations.
 
     Args:
         references: raw text, one line a sentence; by default what ``lnplace prepare`` kept beside the data.
+        compound_split: as of :func:`scores`.
 
     Raises:
-        LnplaceError: whatever ``Translator`` and ``score`` refuse.
+        LnplaceError: whatever ``Translator`` and ``scores`` refuse.
     """
     start = time.perf_counter()
     translator = Translator.load(checkpoint, data, decoding.cpu)
@@ -178,10 +199,11 @@ def evaluate(
     if not references.is_file():
         raise must_be("--references", f"the raw text of {subset}", f"{references}, which is not there")
     truth = list(read_lines(references))
-    _refuse_tokenised(truth)
+    refuse_tokenised(truth)
     translations = translator.translate(subset, decoding)
     record = {
-        **score(translations, truth),
+        **scores(translations, truth, translator.words, task.target_lang, compound_split),
+        "text": {"bpe": translator.bpe, **translator.words.record()},  # what was undone for `bleu` and `chrf`
         "subset": subset,
         "sentences": len(truth),
         "references": str(references),
@@ -193,6 +215,6 @@ def evaluate(
         "decoding": asdict(decoding),
         "device": translator.device,
         "seconds": round(time.perf_counter() - start, 1),
-        "versions": versions("fairseq", "torch", "sacrebleu"),
+        "versions": versions("fairseq", "torch", "sacrebleu", "sacremoses"),
     }
-    return record, translations
+    return record, translator.detokenise(translations)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-HELP = "translate a split with a checkpoint and score it: BLEU and chrF by sacreBLEU"
+HELP = "translate a split with a checkpoint and score it: sacreBLEU's BLEU and chrF, and tokenised BLEU"
 EXAMPLE = "lnplace evaluate --checkpoint runs/preln/checkpoint_best.pt --data data/prepared/demo"
 
 
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="pieces in a batch, with padding")
     parser.add_argument("--batch-size", type=int, metavar="N", help="sentences in a batch, at most")
     parser.add_argument("--cpu", action="store_true", help="use no GPU")
+    parser.add_argument("--compound-split", action="store_true", help="split hyphens for tokenised BLEU (WMT14 En-De)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="record; default CHECKPOINT.SPLIT.json")
     parser.add_argument("--json", action="store_true", help="print the record instead of a summary")
 
@@ -36,7 +37,9 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_lnplace.files import new_file, write_json
 
     decoding = Decoding(**{field.name: getattr(args, field.name) for field in fields(Decoding)})
-    record, translations = evaluate(args.checkpoint, args.data, args.gen_subset, decoding, args.references)
+    record, translations = evaluate(
+        args.checkpoint, args.data, args.gen_subset, decoding, args.references, args.compound_split
+    )
     output = args.output or args.checkpoint.with_suffix(f".{args.gen_subset}.json")
     text = output.with_suffix(f".{record['target_lang']}")
     with new_file(text) as partial:
@@ -46,7 +49,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
         return
-    for name, label in (("bleu", "BLEU"), ("chrf", "chrF")):
+    tokenised = "tokenised BLEU" + (", compounds split" if args.compound_split else "")
+    for name, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("tokenised_bleu", tokenised)):
         print(f"{label} {record[name]['score']:.2f}  {record[name]['signature']}")
     model = ", ".join(f"{key} {value}" for key, value in record["model"].items())
     print(f"{record['sentences']} sentences of {args.gen_subset}; {model}; {record['seconds']} s; {output}")

@@ -70,12 +70,7 @@ class Encoding:
         return {
             "vocab_size": self.vocab_size,
             "note": self.note,
-            "encoding": {
-                "bpe": self.bpe,
-                "tokeniser": self.tokeniser,
-                "lowercase": self.lowercase,
-                "split_hyphens": self.split_hyphens,
-            },
+            "encoding": {"bpe": self.bpe, **self.words.record()},
         }
 
     def learn(self, lines: Iterable[str]) -> Pieces:

@@ -7,7 +7,8 @@ written into its ``prepared.json``, and ``lnplace evaluate`` undoes it before sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
@@ -40,6 +41,10 @@ class Words:
     def raw(self) -> bool:
         """Whether nothing is done at all."""
         return self == Words()
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings by name."""
+        return asdict(self)
 
     def splitter(self, language: str) -> Callable[[str], str]:
         """Return the function from a raw line to its words, with single spaces between them."""

@@ -11,8 +11,9 @@ from fairseq_lnplace.diagnostics.probes import stacks_of
 from fairseq_lnplace.diagnostics.surgery import merged, removed
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.evaluation import Decoding, Translator, score
+from fairseq_lnplace.evaluation import Decoding, Translator
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
+from fairseq_lnplace.scoring import score
 
 __all__ = ["bleu_rows"]
 
@@ -43,6 +44,7 @@ def bleu_rows(checkpoint: Path, data: Path, subset: str, decoding: Decoding) -> 
     rows: list[Row] = []
     for side, layer, what, operation in operations(stacks_of(translator.model)):
         with operation:
-            bleu = score(translator.translate(subset, decoding), truth)["bleu"]
+            translations = translator.detokenise(translator.translate(subset, decoding))
+        bleu = score(translations, truth, translator.words.lowercase)["bleu"]
         rows.append({"side": side, "layer": layer, "what": what, "bleu": bleu["score"], "signature": bleu["signature"]})
     return rows

@@ -111,7 +111,8 @@ def test_wrong_options_are_told(tmp_path: Path) -> None:
     for options, message in (
         (["--max-word", "9"], "--max-word is not one of the options"),
         (["--dest"], "--dest needs a value"),
-        (["--packages", str(tmp_path)], "does not hold the packages"),
+        (["--packages", str(tmp_path), "--dest", str(tmp_path / "demo")], "does not hold the packages"),
+        (["--variant", "mose"], "--variant must be moses or sentencepiece, but is mose"),
     ):
         done = prepare_demo(*options, cwd=tmp_path)
         assert done.returncode == 1

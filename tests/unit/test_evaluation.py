@@ -4,11 +4,13 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
+from fairseq_bleu import fairseq_bleu
+from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.evaluation import Decoding, Translator, evaluate, looks_tokenised, score
+from fairseq_lnplace.evaluation import Decoding, Translator, evaluate
 
 TOY = Path(__file__).parents[2] / "data" / "toy"
 TINY = [
@@ -205,36 +207,46 @@ def test_a_model_of_another_task_is_refused(data: Path, tmp_path: Path) -> None:
         Translator.load(path, data, cpu=True)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["He came , saw and won .", "It was so .", "Yes ."],
-        ["it &apos;s a well @-@ known fact", "it &apos;s so", "&quot; yes &quot;"],
-        ["no punctuation here", "it was so ."],
-    ],
-)
-def test_tokenised_text_is_recognised(lines: list[str]) -> None:
-    assert looks_tokenised(lines)
-    with pytest.raises(LnplaceError, match="must be raw text, but these look tokenised"):
-        score(lines, lines)
+@pytest.fixture(scope="module")
+def moses(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus as the papers prepare theirs: Moses' words, lower-cased, subword-nmt."""
+    dest = tmp_path_factory.mktemp("moses") / "toy"
+    splits = {split: str(TOY / split) for split in ("train", "valid", "test")}
+    words = {"bpe": "subword_nmt", "tokeniser": "moses", "lowercase": True}
+    prepare(Settings(source_lang="de", target_lang="en", vocab_size=100, **splits, **words), dest)
+    return dest
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["He came, saw and won.", "A file named .bashrc.", "It's 3.5, isn't it?"],
-        ["Vraiment ? Oui : bien sûr ; merci !", "« Bon. »"],
-        ["no punctuation", "at all"],
-        ["The entity &amp; is an ampersand.", "That is rare.", "Mostly, text is plain."],
-        [],
-    ],
-)
-def test_raw_text_is_left_alone(lines: list[str]) -> None:
-    assert not looks_tokenised(lines)
+@pytest.mark.parametrize("split", [False, True])
+def test_both_kinds_of_bleu_on_moses_data(moses: Path, split: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = save_stock_model(moses, moses.parent / "moses.pt", *TINY)
+    tokenised = generated_by_fairseq(moses, checkpoint, capsys, "--beam", "2", "--remove-bpe")
+    decoding = Decoding(beam=2, max_len_a=0, max_len_b=200, cpu=True)
+    record, text = evaluate(checkpoint, moses, "test", decoding, compound_split=split)
+
+    detokeniser = MosesDetokenizer("en")
+    assert text == [detokeniser.detokenize(line.split()) for line in tokenised]
+    assert text != tokenised
+    raw = (TOY / "test.en").read_text(encoding="utf-8").splitlines()
+    assert any(line != line.lower() for line in raw)
+    assert record["bleu"]["score"] == sacrebleu.corpus_bleu(text, [raw], lowercase=True).score
+    assert record["bleu"]["signature"].startswith("nrefs:1|case:lc|eff:no|tok:13a|")
+    assert record["chrf"]["signature"].startswith("nrefs:1|case:lc|")
+    assert record["text"] == {"bpe": "subword_nmt", "tokeniser": "moses", "lowercase": True, "split_hyphens": False}
+
+    truth = (moses / "tokenised" / "test.en").read_text(encoding="utf-8").splitlines()
+    assert truth[0] == truth[0].lower()
+    assert record["tokenised_bleu"]["score"] == pytest.approx(fairseq_bleu(tokenised, truth), abs=1e-3)
+    assert record["tokenised_bleu"]["compound_split"] is split
+    assert record["tokenised_bleu"]["tokeniser"] == "moses"
+    assert "tok:none|smooth:none" in record["tokenised_bleu"]["signature"]
 
 
-def test_a_perfect_translation_has_100() -> None:
-    lines = ["The old man sees the small house.", "She is here again today."]
-    perfect = score(lines, lines)
-    assert perfect["bleu"]["score"] == pytest.approx(100)
-    assert perfect["chrf"]["score"] == pytest.approx(100)
+def test_tokenised_bleu_of_a_model_on_raw_text(data: Path, checkpoint: Path) -> None:
+    record, text = evaluate(checkpoint, data, "test", Decoding(beam=1, max_len_a=0.5, cpu=True))
+    moses = MosesTokenizer("en")
+    raw = (TOY / "test.en").read_text(encoding="utf-8").splitlines()
+    hypotheses, references = ([moses.tokenize(line, return_str=True) for line in side] for side in (text, raw))
+    assert record["tokenised_bleu"]["score"] == pytest.approx(fairseq_bleu(hypotheses, references), abs=1e-3)
+    assert record["tokenised_bleu"]["lowercase"] is False
+    assert record["text"] == {"bpe": "sentencepiece", "tokeniser": "none", "lowercase": False, "split_hyphens": False}
