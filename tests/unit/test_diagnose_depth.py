@@ -17,6 +17,7 @@ from torch import nn
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.diagnostics import plots
+from fairseq_lnplace.corpus.words import Words
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
 from fairseq_lnplace.diagnostics.depth import collapse_at_start, depth_tables, distance, effective_depth
 from fairseq_lnplace.diagnostics.probes import stacks_of, trace
@@ -260,7 +261,11 @@ def test_bleu_is_scored_after_each_operation(tmp_path: Path, monkeypatch: pytest
             return truth if torch.equal(model(**inputs)[0], whole) else ["nothing of it", "is left"]
 
     stand_in = SimpleNamespace(
-        model=model, task=SimpleNamespace(cfg=SimpleNamespace(target_lang="en")), translate=translate
+        model=model,
+        task=SimpleNamespace(cfg=SimpleNamespace(target_lang="en")),
+        translate=translate,
+        detokenise=list,
+        words=Words(),
     )
     monkeypatch.setattr(Translator, "load", lambda *args: stand_in)
     rows = bleu_rows(tmp_path / "x.pt", tmp_path, "test", Decoding())
