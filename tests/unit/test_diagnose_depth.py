@@ -16,8 +16,8 @@ from helpers import batch, tiny_model, tiny_task
 from torch import nn
 
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.diagnostics import plots
 from fairseq_lnplace.corpus.words import Words
+from fairseq_lnplace.diagnostics import plots
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
 from fairseq_lnplace.diagnostics.depth import collapse_at_start, depth_tables, distance, effective_depth
 from fairseq_lnplace.diagnostics.probes import stacks_of, trace

@@ -75,11 +75,9 @@ def test_compounds(words: str, expected: str) -> None:
 
 
 def test_compound_splitting_on_both_sides_raises_the_score() -> None:
-    """By hand: of "a b-c e" against "a b-c f" 2 words of 3 are right and 1 pair of 2; split, 4 of 5, 3 of 4 and so on."""
-    for split, precisions, expected in (
-        (False, " 66.7/50.0/0.0/", 0),
-        (True, " 80.0/75.0/66.7/50.0 ", 100 * 0.2**0.25),
-    ):
+    """By hand: of "a b-c e", against "a b-c f", 2 words of 3 are right and 1 pair of 2; split, 4 of 5, 3 of 4, ..."""
+    expectations = ((False, " 66.7/50.0/0.0/", 0), (True, " 80.0/75.0/66.7/50.0 ", 100 * 0.2**0.25))
+    for split, precisions, expected in expectations:
         report = score_words(["a b-c e"], ["a b-c f"], Words("moses"), compound_split=split)
         assert precisions in report["text"]
         assert report["score"] == pytest.approx(expected)
