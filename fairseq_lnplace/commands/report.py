@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Read the trainings, write the page, say where it is."""
     from fairseq_lnplace.report.groups import grouped
-    from fairseq_lnplace.report.layers import read_measured
+    from fairseq_lnplace.report.measured import read_measured
     from fairseq_lnplace.report.page import build, write  # matplotlib is slow to import
     from fairseq_lnplace.report.runs import read_runs
     from fairseq_lnplace.report.summary import as_rows, headline

@@ -14,7 +14,7 @@ from rich.markup import escape
 from fairseq_lnplace.experiments.claims import CLAIMS, Claim, Outcome, Results, Verdict
 from fairseq_lnplace.experiments.results import record_of, table
 from fairseq_lnplace.report import page
-from fairseq_lnplace.report.layers import Measured
+from fairseq_lnplace.report.measured import Measured
 from fairseq_lnplace.report.runs import TrainedRun, read_run
 
 __all__ = ["Experiment", "read_experiment", "show"]

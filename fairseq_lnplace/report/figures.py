@@ -25,7 +25,7 @@ Frames = list[list[list[tuple[float, float]]]]
 
 SIZE = (4.4, 2.9)  # inches; the page scales a figure to its column
 STYLE = {"svg.fonttype": "none", "font.size": 9.5}
-MARKED = 25  # the most points that bear markers
+MARKED = 16  # the most points that bear markers
 CROSS: dict[str, Any] = {"marker": "x", "markersize": 9, "markeredgewidth": 2.5, "linestyle": "none", "clip_on": False}
 FROM_ZERO = ("bleu", "eval_bleu", "lr")
 
@@ -112,17 +112,17 @@ def layer_figure(panel: Panel) -> tuple[str, Frames]:
     for number, times in enumerate(zip(*panel.frames, strict=True)):
         # The page moves the points that are drawn, so that all a line ever has must be.
         line = max(reversed(times), key=lambda line: len(line.xs))
-        draw(axes, line if len(times) == 1 else replace(line, low=None)).set_gid(f"line{number}")
+        draw(axes, line if len(times) == 1 else replace(line, low=None)).set_gid(f"moving{number}")
     lines = [line for frame in panel.frames for line in frame]
     layers = np.unique(np.concatenate([line.xs for line in lines]))
     axes.set_xlim(layers[0] - 0.3, layers[-1] + 0.3)
-    axes.xaxis.set_major_locator(FixedLocator(layers) if len(layers) <= 12 else MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(FixedLocator(layers.tolist()) if len(layers) <= 12 else MaxNLocator(integer=True))
     low, high = margin(np.concatenate([line.ys for line in lines]), panel.logarithmic)
     if panel.logarithmic:
         logarithmic(axes, low, high)
     else:
         axes.set_ylim(low, high)
-    text = re.sub(r'<g id="line(\d+)"', r'<g data-line="\1"', svg(figure, panel.name))
+    text = re.sub(r'<g id="moving(\d+)"', r'<g data-line="\1"', svg(figure, panel.name))
     return text, [[points(figure, axes, line) for line in frame] for frame in panel.frames]
 
 
@@ -134,13 +134,12 @@ def points(figure: Figure, axes: Axes, line: Line) -> list[tuple[float, float]]:
 
 @rc_context(STYLE)
 def swatch(line: Line) -> str:
-    """Return a short piece of a line, for legends, as SVG."""
+    """Return a short piece of a line, for legends, as SVG whose names begin with "swatch"."""
     figure = Figure(figsize=(0.5, 0.2))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 2), ylim=(-1, 1))
     axes.axis("off")
-    axes.plot([0.1, 1, 1.9], [0, 0, 0], **look(line), markevery=[1])
-    kind = "published" if line.published else "own"
-    return svg(figure, f"swatch-{line.placement or 'none'}-{line.variant}-{kind}")
+    axes.plot([0.1, 1, 1.9], [0, 0, 0], **look(line), markevery=[1], clip_on=False)
+    return svg(figure, "swatch")
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -155,5 +154,5 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r"font(-family)?: [^;]*'DejaVu Sans'[^;\"]*;?", "", text)  # the page's
     used = set(re.findall(r'(?:href="|url\()#([\w-]+)', text))
     text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
-    text = re.sub(r' id="(?!line)([^"]*)"', lambda id: f' id="{name}-{id[1]}"' if id[1] in used else "", text)
+    text = re.sub(r' id="(?!moving)([^"]*)"', lambda id: f' id="{name}-{id[1]}"' if id[1] in used else "", text)
     return re.sub(r"\s*\n\s*", "\n", text)

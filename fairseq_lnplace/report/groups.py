@@ -13,6 +13,8 @@ from fairseq_lnplace.report.runs import TrainedRun
 
 __all__ = ["Group", "Spread", "common_options", "differing_options", "grouped"]
 
+# What settings are first told apart by.
+FIRST = ("arch", "placement", "optimizer", "lr", "lr-scheduler", "warmup-updates", "hold-updates")
 # Options that may differ between the seeds of one setting: where things lie, what is printed, which port is free.
 NO_SETTING = (
     *("seed", "save-dir", "user-dir", "restore-file", "finetune-from-model", "distributed-port", "device-id"),
@@ -120,18 +122,19 @@ def _title(runs: Sequence[TrainedRun]) -> str:
 
 
 def differing_options(groups: Sequence[Group]) -> dict[str, list[str | None]]:
-    """Return the options in which groups differ, each with every group's value (None: not given)."""
+    """Return the options in which groups differ, each with every group's value (None: not given).
+
+    A log names every option and a command those that were given: what only one of them names is no difference.
+    """
     settings = [settings_of(group.runs[0]) for group in groups]
-    names = dict.fromkeys(name for each in settings for name in each)
-    values = {name: [each.get(name) for each in settings] for name in names}
-    # A log names every option and a command those that were given: what only one of them names is no difference.
-    return {name: found for name, found in values.items() if len(set(found) - {None}) > 1 or _given(name, groups)}
-
-
-def _given(name: str, groups: Sequence[Group]) -> bool:
-    """Return whether some commands give the option and some do not."""
-    commands = [settings_of(group.runs[0]) for group in groups if group.runs[0].command]
-    return len({name in settings for settings in commands}) > 1
+    commands = [own for own, group in zip(settings, groups, strict=True) if group.runs[0].command]
+    names = dict.fromkeys([*FIRST, *(name for own in settings for name in own)])
+    values = {name: [own.get(name) for own in settings] for name in names}
+    return {
+        name: found
+        for name, found in values.items()
+        if len({*found} - {None}) > 1 or len({name in own for own in commands}) > 1
+    }
 
 
 def common_options(groups: Sequence[Group]) -> Mapping[str, str]:

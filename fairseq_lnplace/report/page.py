@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from fairseq_lnplace.files import new_file
 from fairseq_lnplace.report.curves import UNITS, Line, line_of, metrics_of, progress_of
 from fairseq_lnplace.report.figures import layer_figure, progress_figure, swatch
 from fairseq_lnplace.report.groups import Group, common_options, differing_options, grouped, state_of
-from fairseq_lnplace.report.layers import Measured, depth_rows, measured_panels, positions_of, trained_panels
+from fairseq_lnplace.report.layers import Panel, positions_of, trained_panels
+from fairseq_lnplace.report.measured import Measured, depth_rows, measured_panels
 from fairseq_lnplace.report.runs import TrainedRun
 from fairseq_lnplace.report.summary import columns_of, headline, signatures_of
 from fairseq_lnplace.versions import versions
@@ -106,9 +108,10 @@ def build(
         curves=_curves(groups, published),
         published=[(each, swatch(each.line)) for each in published],
         trained=[(panel, svg) for panel, svg, _ in trained],
+        trained_looks=_legend([panel for panel, *_ in trained]),
         frames={panel.name: frames for panel, _, frames in trained},
         times=[_time(runs, updates) for updates in positions],
-        measured=[_measurement(each, groups) for each in measured],
+        measured=[_measurement(each, groups, f"measured{number}") for number, each in enumerate(measured)],
         versions=_versions(runs),
     )
 
@@ -137,7 +140,12 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"state": state_of, "number": _number}
+    copies = itertools.count()
+    environment.filters |= {
+        "state": state_of,
+        "number": _number,
+        "copy": lambda look: look.replace("swatch-", f"swatch{next(copies)}-"),  # names are unique in a page
+    }
     return environment.get_template("page.html.jinja")
 
 
@@ -178,13 +186,18 @@ def _time(runs: Sequence[TrainedRun], updates: int) -> str:
     return f"update {updates:,}, epoch {np.interp(updates, furthest['updates'], furthest['epochs']):.1f}"
 
 
-def _measurement(measured: Measured, groups: Sequence[Group]) -> dict[str, Any]:
+def _legend(panels: Sequence[Panel]) -> dict[str, str]:
+    """Return a swatch for every title in the panels."""
+    lines = {line.title: line for panel in panels for line in panel.frames[-1]}
+    return {title: swatch(line) for title, line in lines.items()}
+
+
+def _measurement(measured: Measured, groups: Sequence[Group], name: str) -> dict[str, Any]:
     """Return what the page shows of a measurement."""
-    panels = list(measured_panels(measured, groups))
-    lines = {line.title: line for panel in panels for line in panel.frames[0]}
+    panels = list(measured_panels(measured, groups, name))
     return {
         "title": f"{measured.name}, {_settings(measured.content['settings'])}",
-        "legend": {title: swatch(line) for title, line in lines.items()},
+        "legend": _legend(panels),
         "figures": [(panel, layer_figure(panel)[0]) for panel in panels],
         "depths": depth_rows(measured, groups) if measured.name == "depth" else [],
     }

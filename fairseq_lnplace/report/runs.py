@@ -17,7 +17,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -315,8 +315,9 @@ def _evaluations(folder: Path) -> Iterator[Evaluation]:
 
 
 def _layer_stats(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of JSON lines; a last line that was cut short is left out."""
+    """Return the rows of the statistics, if the training wrote any."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    from fairseq_lnplace.diagnostics.layer_stats import read_layer_stats  # imports torch and fairseq
+
+    return [asdict(row) for row in read_layer_stats(path)]

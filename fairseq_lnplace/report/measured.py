@@ -1,0 +1,125 @@
+"""What `lnplace diagnose` has measured, of the models of a report's trainings and of others."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_lnplace.report.groups import Group, Spread
+from fairseq_lnplace.report.layers import SIDES, Panel, Row, layer_line
+
+__all__ = ["Measured", "depth_rows", "measured_panels", "read_measured"]
+
+FILES = {"gradients": "gradients", "activations": "activations", "depth": "stacks"}  # and a table that each has
+# file -> table, what its rows have in common, number, label, whether its axis is logarithmic
+MEASURED: dict[str, list[tuple[str, Row, str, str, bool]]] = {
+    "gradients": [
+        ("gradients", {"matrix": matrix}, "norm_of_mean", f"‖mean gradient‖ of {symbol}", True)
+        for matrix, symbol in (("fc1", "W1"), ("fc2", "W2"))
+    ],
+    "activations": [("activations", {}, "stream", "E‖x‖²/d of the stream", True)],
+    "depth": [
+        ("layers", {}, "step", "relative step of the stream", True),
+        ("layers", {}, "merge_error", "merge error e", False),
+        ("layers", {}, "loss_removed", "loss without the layer (bits a token)", False),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one call of `lnplace diagnose` wrote as JSON."""
+
+    name: str
+    path: Path
+    content: Mapping[str, Any]
+
+
+def read_measured(paths: Sequence[Path]) -> list[Measured]:
+    """Return the measurements that lie in folders, at any depth."""
+    found = dict.fromkeys(
+        file.resolve() for path in paths for name in FILES for file in sorted(path.rglob(f"{name}.json"))
+    )
+    contents = {path: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    return [
+        Measured(path.stem, path, content)
+        for path, content in contents.items()
+        if isinstance(content, dict) and "settings" in content and FILES[path.stem] in content
+    ]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A measured model, or the seeds of one setting."""
+
+    title: str
+    placement: str
+    variant: int
+    rows: Sequence[Row]
+    group: str = ""
+
+
+def _models(rows: Sequence[Row], groups: Sequence[Group]) -> list[_Model]:
+    """Return the models that rows are of: those of a group are one if they are its seeds' same checkpoints."""
+    of_folder = {run.folder.resolve().name: group for group in groups for run in group.runs}
+    checkpoints = {row["state"].partition("/")[2] for row in rows if row["state"].partition("/")[0] in of_folder}
+    seen = Counter(group.placement for group in groups)
+    found: dict[str, tuple[Group | None, list[Row]]] = {}
+    for row in rows:
+        folder, _, checkpoint = row["state"].partition("/")
+        group = of_folder.get(folder)
+        more = f", {checkpoint}" if len(checkpoints) > 1 else ""
+        found.setdefault(f"{group.title}{more}" if group else row["label"], (group, []))[1].append(row)
+    models: list[_Model] = []
+    for title, (group, own) in found.items():
+        placement = own[0]["placement"]
+        if group and group.title not in [model.group for model in models]:  # its first checkpoint looks like the group
+            models.append(_Model(title, placement, group.variant, own, group.title))
+        else:
+            models.append(_Model(title, placement, seen[placement], own))
+            seen[placement] += 1
+    return models
+
+
+def _spreads(rows: Sequence[Row], key: str, number: str) -> dict[Any, Spread]:
+    """Return a number's spread for each value of a key, in order."""
+    values: dict[Any, list[float]] = {}
+    for row in rows:
+        if row.get(key) is not None and row.get(number) is not None:
+            values.setdefault(row[key], []).append(row[number])
+    return {each: spread for each in sorted(values) if (spread := Spread.of(values[each]))}
+
+
+def measured_panels(measured: Measured, groups: Sequence[Group], name: str) -> Iterator[Panel]:
+    """Give the panels of a measurement, each of one frame; their names begin with ``name``."""
+    for place, (table, common, number, label, logarithmic) in enumerate(MEASURED[measured.name]):
+        rows = [row for row in measured.content.get(table, []) if common.items() <= row.items()]
+        for side in SIDES:
+            lines = [
+                layer_line(model.title, model.placement, model.variant, spreads)
+                for model in _models(rows, groups)
+                if (spreads := _spreads([row for row in model.rows if row["side"] == side], "layer", number))
+            ]
+            if lines:
+                yield Panel(f"{name}-{place}-{side}", f"{side} layer", f"{side}: {label}", logarithmic, [lines])
+
+
+def depth_rows(measured: Measured, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return a row for each model and stack: ``title, side, layers``, and the spreads ``effective`` and ``loss``."""
+    return [
+        {
+            "title": model.title,
+            "side": side,
+            "layers": next(iter(effective)),
+            "effective": next(iter(effective.values())),
+            "loss": next(iter(_spreads(own, "depth", "loss").values()), None),
+        }
+        for model in _models(measured.content.get("stacks", []), groups)
+        for side in SIDES
+        if (own := [row for row in model.rows if row["side"] == side])
+        and (effective := _spreads(own, "depth", "effective_depth"))
+    ]
