@@ -9,7 +9,9 @@ with ``_``: values for others to take by ``${.name}``. The file holds
   is a list of levels gives each the option ``_factor: level``. ``from: NAME`` in a block's place stands for the cells
   of another experiment, and ``keep`` beside it chooses among them. ``cells`` is short for a single block of one factor;
 - ``scales``: what a scale adds under ``train``, where it wins over all others, the evaluations of every training under
-  ``evaluate``, and under ``keep`` the levels that remain of a factor (all, where it is silent).
+  ``evaluate``, and under ``keep`` the levels that remain of a factor (all, where it is silent);
+- ``table``: the factors down (``rows``) and across (``columns``) the table of results; ``published``: a paper's values,
+  and the levels and scale they hold for.
 
 `quickstart.yaml` is the smallest example.
 """

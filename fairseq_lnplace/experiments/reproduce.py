@@ -226,6 +226,7 @@ def report(todo: Plan, cost: Mapping[str, float | None], command: Sequence[str],
         "versions": versions("fairseq", "torch", "sacrebleu"),
         "cells": cells,
         "measurements": {each.name: f"{each.folder.name}/{each.name}.json" for each in todo.measurements if each.done},
+        "table": content.get("table"),
         "published": content.get("published", {}),
     }
     write_json(path, about)

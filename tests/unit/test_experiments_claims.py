@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up_runs import outcome
 
 from fairseq_lnplace.experiments.claims import (
     CLAIMS,
@@ -17,20 +18,6 @@ from fairseq_lnplace.experiments.claims import (
     worse,
 )
 from fairseq_lnplace.experiments.grid import read_grid
-from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.runs import Evaluation, TrainedRun
-
-
-def outcome(
-    levels: dict[str, str], losses: list[float], bleu: float | None = None, state: str = "finished", **more: float
-) -> Outcome:
-    """A run that was validated every 10 updates."""
-    valid = [{"updates": 10.0 * (n + 1), "loss": loss, **more} for n, loss in enumerate(losses)]
-    record = Evaluation(Path("x.json"), "test", "checkpoint_best.pt", None, {}, {"bleu": bleu or 0.0}, {})
-    tests = () if bleu is None else (record,)
-    log = TrainingLog([], valid, 1.0)
-    return Outcome(levels, TrainedRun(Path(), "r", "R", "", "", 1, "", {}, state, log, tests))
-
 
 ONE, OTHER = {"w": "none"}, {"w": "long"}
 

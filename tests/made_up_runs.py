@@ -1,0 +1,18 @@
+"""Runs made up for tests of what is said about runs."""
+
+from pathlib import Path
+
+from fairseq_lnplace.experiments.claims import Outcome
+from fairseq_lnplace.experiments.training_log import TrainingLog
+from fairseq_lnplace.report.runs import Evaluation, TrainedRun
+
+
+def outcome(
+    levels: dict[str, str], losses: list[float], bleu: float | None = None, state: str = "finished", **more: float
+) -> Outcome:
+    """A run that was validated every 10 updates."""
+    valid = [{"updates": 10.0 * (n + 1), "loss": loss, **more} for n, loss in enumerate(losses)]
+    record = Evaluation(Path("x.json"), "test", "checkpoint_best.pt", None, {}, {"bleu": bleu or 0.0}, {})
+    tests = () if bleu is None else (record,)
+    log = TrainingLog([], valid, 1.0)
+    return Outcome(levels, TrainedRun(Path(), "r", "R", "", "", 1, "", {}, state, log, tests))
