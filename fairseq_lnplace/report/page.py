@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -22,7 +22,7 @@ from fairseq_lnplace.report.runs import TrainedRun
 from fairseq_lnplace.report.summary import columns_of, headline, signatures_of
 from fairseq_lnplace.versions import versions
 
-__all__ = ["Judgement", "Published", "build", "write"]
+__all__ = ["Judgement", "Published", "Table", "build", "write"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,22 @@ class Published:
         return Line(self.title, self.placement, 0, np.array(self.xs), np.array(self.ys), published=True)
 
 
+class Table(Protocol):
+    """Text in rows, under headings; the first column names the rows."""
+
+    @property
+    def caption(self) -> str:
+        """What the entries are."""
+
+    @property
+    def headings(self) -> Sequence[str]:
+        """One for each column."""
+
+    @property
+    def lines(self) -> Sequence[Sequence[str]]:
+        """The rows, with an entry for each heading."""
+
+
 def build(
     runs: Sequence[TrainedRun],
     claims: Sequence[Judgement] = (),
@@ -77,6 +93,7 @@ def build(
     measured: Sequence[Measured] = (),
     about: str = "",
     command: str = "",
+    tables: Sequence[Table] = (),
 ) -> str:
     """Return the page.
 
@@ -87,6 +104,7 @@ def build(
         measured: by `lnplace diagnose`, of these runs' checkpoints or of other models.
         about: a sentence under the heading, such as on the data.
         command: that does all of it again.
+        tables: further views of the results.
     """
     groups = grouped(runs)
     positions = positions_of(runs)
@@ -96,6 +114,7 @@ def build(
         headline=headline(groups),
         about=about,
         command=command,
+        tables=tables,
         claims=claims,
         groups=groups,
         looks={group.title: swatch(_plain(group)) for group in groups},

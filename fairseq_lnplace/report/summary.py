@@ -100,7 +100,8 @@ def headline(groups: Sequence[Group]) -> str:
     settings = f" of {len(groups)} settings" if 1 < len(groups) < len(runs) else ""
     told = [f"{count}{settings}: {', '.join(f'{number} {state}' for state, number in states.most_common())}."]
     columns = {column.name: column for column in columns_of(runs)}
-    for name, words in (("valid loss", "lowest validation loss"), ("BLEU", "highest BLEU"), ("accuracy", "accuracy")):
+    praised = {"valid loss": "lowest validation loss", "BLEU": "highest BLEU", "accuracy": "highest accuracy"}
+    for name, words in praised.items():
         if len(groups) > 1 and (column := columns.get(name)) and column.best:
             spreads = {group.title: spread for group in groups if (spread := group.spread(column.value))}
             best = column.best([spread.mean for spread in spreads.values()])
