@@ -1,15 +1,19 @@
-"""`lnplace export --to fairseq`: stock's own model, given the exported checkpoint, computes what ours computed."""
+"""`lnplace export`: stock's own model, and CTranslate2, given the exported checkpoint, compute what ours computed."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
+import numpy as np
 import pytest
 import torch
 from fairseq import utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import build_model
-from helpers import KINDS, arguments, batch, fill_in, tiny_task
+from helpers import KINDS, arguments, batch, dictionary, fill_in, tiny_task
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -74,7 +78,8 @@ def saved(path: Path, kind: str, placement: str, **options: Any) -> nn.Module:
     for name, buffer in model.named_buffers():
         if name.endswith("progress"):
             buffer.fill_(0.3)
-    cfg = {"common": {"user_dir": "fairseq_lnplace"}, "model": {**vars(args), "_name": args.arch}}
+    task = {"_name": KINDS[kind][0], "data": str(path.parent), "source_lang": "de", "target_lang": "en"}
+    cfg = {"common": {"user_dir": "fairseq_lnplace"}, "model": {**vars(args), "_name": args.arch}, "task": task}
     torch.save({"args": None, "cfg": cfg, "model": model.state_dict()}, path)
     return model
 
@@ -190,3 +195,129 @@ def test_half_precision_weights_are_folded_in_single(tmp_path: Path) -> None:
     weights = exported(tmp_path)["model"]
     assert weights["encoder.layers.0.fc1.weight"].dtype == torch.float32
     assert weights["encoder.layers.0.fc2.weight"].dtype == torch.float16
+
+
+TO_CTRANSLATE2: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in (*POST, *PRE)),
+    ("admin", {"layernorm_embedding": True, **SHARED}),
+    ("admin", {"encoder_learned_pos": True}),
+    ("postln", {"encoder_embed_dim": 12, "encoder_layers": 1, "decoder_layers": 4}),
+    ("postln", {"activation_fn": "gelu", "no_scale_embedding": True}),
+    ("deepnorm", {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "1"}),
+]
+
+
+def to_ctranslate2(folder: Path, *more: str) -> int:
+    """Return the exit status of the export of ``ours.pt`` to ``ct``, with the tiny dictionary beside them."""
+    for name in ("dict.de.txt", "dict.en.txt", "dict.txt"):
+        dictionary().save(str(folder / name))
+    return main(["export", str(folder / "ours.pt"), "--to", "ctranslate2", "--output", str(folder / "ct"), *more])
+
+
+def words(row: Tensor) -> list[str]:
+    """Return a sentence's words, without padding and end."""
+    symbols = dictionary()
+    return [symbols[index] for index in row.tolist() if index not in (symbols.pad(), symbols.eos())]
+
+
+@pytest.mark.parametrize(
+    ("placement", "options"), TO_CTRANSLATE2, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+)
+@torch.no_grad()
+def test_ctranslate2_computes_the_same(placement: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """The probabilities of given translations, and greedy ones of stock's search with our model, word for word."""
+    model = saved(tmp_path / "ours.pt", "translation", placement, **options).eval()
+    assert to_ctranslate2(tmp_path) == 0
+    translator = ctranslate2.Translator(str(tmp_path / "ct"), intra_threads=1)
+    sample = batch()
+    source, target = ([words(row) for row in rows] for rows in (sample["net_input"]["src_tokens"], sample["target"]))
+
+    expected = model(**sample["net_input"])[0].log_softmax(-1).gather(2, sample["target"][..., None])
+    expected = expected[sample["target"].ne(1)].flatten()
+    scored = [each for result in translator.score_batch(source, target) for each in result.log_probs]
+    np.testing.assert_allclose(scored, expected, atol=1e-5)
+
+    task = tiny_task()
+    search = task.build_generator([model], GenerationConfig(beam=1, max_len_a=0, max_len_b=20))
+    best = [words(hypotheses[0]["tokens"]) for hypotheses in task.inference_step(search, [model], sample)]
+    no_padding = {"suppress_sequences": [["<blank>"]]}  # fairseq never writes it
+    found = translator.translate_batch(source, beam_size=1, max_decoding_length=20, **no_padding)
+    assert [result.hypotheses[0] for result in found] == best
+
+
+@pytest.mark.parametrize(
+    ("placement", "options"),
+    [
+        ("postln", {}),
+        ("preln", {}),
+        ("admin", {"share_decoder_input_output_embed": True}),
+        ("deepnorm", {"decoder_input_dim": 6, "decoder_output_dim": 6}),
+        ("postln", {"add_bos_token": True}),
+    ],
+)
+@torch.no_grad()
+def test_ctranslate2_runs_language_models(placement: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model = saved(tmp_path / "ours.pt", "lm", placement, **options).eval()
+    assert to_ctranslate2(tmp_path) == 0
+    generator = ctranslate2.Generator(str(tmp_path / "ct"), intra_threads=1)
+    tokens = batch()["net_input"]["prev_output_tokens"]
+    symbols = dictionary()
+    real = tokens.ne(symbols.pad())
+    sentences = [[symbols[index] for index in row[kept].tolist()] for row, kept in zip(tokens, real, strict=True)]
+    found = np.array(generator.forward_batch(sentences, return_log_probs=True))
+    np.testing.assert_allclose(found[real], model(tokens)[0].log_softmax(-1)[real], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "placement", "options", "sentence"),
+    [
+        ("translation", "resi_dual", {}, "Stock fairseq has no equivalent of resi_dual: it carries a second stream"),
+        ("bert", "postln", {}, "`checkpoint` must be of a translation or language model for CTranslate2, but is of"),
+        ("translation", "postln", {"cross_self_attention": True}, "CTranslate2 has no equivalent of this checkpoint: "),
+        ("translation", "postln", {"no_cross_attention": True}, "CTranslate2 has no equivalent of this checkpoint: "),
+        ("translation", "postln", {"adaptive_softmax_cutoff": "4,8"}, "CTranslate2 has no equivalent of this checkp"),
+        ("translation", "postln", {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 4}, "CTranslate2 has no equ"),
+        ("translation", "postln", {"decoder_output_dim": 6}, "CTranslate2 has no equivalent of this checkpoint: "),
+        ("translation", "postln", {"no_token_positional_embeddings": True}, "CTranslate2 cannot convert "),
+        ("translation", "postln", {"encoder_attention_heads": 4}, "CTranslate2 cannot convert "),
+        ("lm", "postln", {"decoder_output_dim": 6}, "CTranslate2 has no equivalent of this checkpoint: "),
+        ("lm", "postln", {"adaptive_input": True, "adaptive_input_factor": 2, "adaptive_input_cutoff": "4,8"}, "CTra"),
+    ],
+)
+def test_what_ctranslate2_has_no_place_for(
+    kind: str,
+    placement: str,
+    options: dict[str, Any],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    saved(tmp_path / "ours.pt", kind, placement, **options)
+    assert to_ctranslate2(tmp_path) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"lnplace: {sentence}")
+    assert said.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"ours.pt", "dict.de.txt", "dict.en.txt", "dict.txt"}
+
+
+def test_options_of_the_export_to_ctranslate2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "ours.pt", "translation", "postln")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for options, sentence in (
+        (["--quantization", "int3"], "`--quantization` must be one of int8, "),
+        (["--data", str(empty)], f"`--data` must be the folder with the model's dictionaries, but is {empty}"),
+        (["--output", str(tmp_path)], f"`--output` must be a new or empty folder, but is {tmp_path}, which holds"),
+        (["--to", "fairseq", "--quantization", "int8"], "`--quantization` must be left out with --to fairseq, but is"),
+    ):
+        assert to_ctranslate2(tmp_path, *options) == 1
+        assert capsys.readouterr().err.startswith(f"lnplace: {sentence}")
+    assert to_ctranslate2(tmp_path, "--quantization", "int8", "--output", str(empty)) == 0
+    assert capsys.readouterr().out == f"{empty}: a model for CTranslate2's `Translator`, in int8\n"
+    assert ctranslate2.contains_model(str(empty))
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert to_ctranslate2(tmp_path) == 1
+    assert capsys.readouterr().err == "lnplace: CTranslate2 is not installed; `pip install ctranslate2` brings it\n"
+    assert not (tmp_path / "ct").exists()

@@ -1,0 +1,1 @@
+"""Checkpoints of this package's in forms that need nothing of it."""
