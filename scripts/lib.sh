@@ -27,13 +27,14 @@ set_up() {
 # lnplace ARGUMENTS... — this environment's command, whose words go to stderr: a script's stdout is for its result.
 lnplace() { "$VENV/bin/lnplace" "$@" >&2; }
 
-# choose_variant V — how text becomes pieces, for V moses or sentencepiece: $encoding are the options of lnplace prepare,
-# $how are words for its --note, and $suffix is one for a folder's name.
+# choose_variant V WORDS OPTIONS... — how text becomes pieces, for V moses or sentencepiece: $encoding are the options of
+# lnplace prepare, $how are words for its --note, and $suffix is one for a folder's name. WORDS and OPTIONS tell what is
+# done beside moses.
 # shellcheck disable=SC2034 # the sourcing scripts use them
 choose_variant() {
     case $1 in
         sentencepiece) encoding=(--bpe sentencepiece) how='' suffix='' ;;
-        moses) encoding=(--bpe subword_nmt --tokeniser moses --lowercase) how=', Moses, lower-cased' suffix=-moses ;;
+        moses) encoding=(--bpe subword_nmt --tokeniser moses "${@:3}") how=", Moses, $2" suffix=-moses ;;
         *) fail "--variant must be moses or sentencepiece, but is $1." ;;
     esac
 }
@@ -50,11 +51,64 @@ already_made() {
     say "$dest is there already" >&2
 }
 
-# scratch_folder — make a folder that goes when the script ends, however it ends; $scratch is its path.
+# scratch_folder [PARENT] — make a folder that goes when the script ends, however it ends; $scratch is its path.
 scratch_folder() {
-    scratch=$(mktemp -d)
+    scratch=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/$SCRIPT.XXXXXX")
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT TERM
+}
+
+# whole FILE — whether a gzip archive has no fault.
+whole() { gzip --test "$1" 2>/dev/null; }
+
+# fetch URL FILE — download, going on where an earlier call stopped if the server can.
+fetch() {
+    local options=(--fail --location --connect-timeout 30 --speed-limit 1000 --speed-time 60 --retry 3 --output "$2") status=0
+    if [[ -t 2 ]]; then options+=(--progress-bar); else options+=(--silent --show-error); fi
+    curl "${options[@]}" --continue-at - "$1" >&2 || status=$?
+    if [[ $status -eq 33 ]]; then # it cannot
+        rm -f "$2" && curl "${options[@]}" "$1" >&2 && status=0
+    fi
+    return "$status"
+}
+
+# download FILE URLS... — get an archive from the first of the URLS that gives it. FILE.part holds what has come so far.
+download() {
+    local file=$1 url fetched
+    shift
+    [[ ! -e $file ]] || return 0
+    command -v curl >/dev/null || fail "curl is not here; install it, or give $(basename "$file") with --archive."
+    for url in "$@"; do
+        say "downloading $url" >&2
+        if fetch "$url" "$file.part"; then fetched=yes; else fetched=''; fi
+        if whole "$file.part"; then
+            mv "$file.part" "$file"
+            return
+        elif [[ -n $fetched ]]; then
+            say "what came from there is damaged" >&2
+            rm -f "$file.part"
+        fi
+    done
+    fail "$(basename "$file") could not be downloaded; give it with --archive, or name another place with --url."
+}
+
+# check_archive FILE [SHA256] — end the script unless FILE is a whole archive, with that sum; $sum is the one that it has.
+check_archive() {
+    [[ -f $1 ]] || fail "$1 is not there."
+    whole "$1" || fail "$1 is not a whole archive."
+    sum=$(sha256sum <"$1") sum=${sum%% *}
+    [[ -z ${2:-} || $2 == "$sum" ]] || fail "the SHA-256 of $1 must be $2, but is $sum."
+    say "$(basename "$1") has the SHA-256 $sum" >&2
+}
+
+# unpack FILES... — into $scratch/unpacked.
+unpack() {
+    local file
+    mkdir "$scratch/unpacked"
+    for file in "$@"; do
+        tar --extract --gzip --file "$file" --directory "$scratch/unpacked" 2>/dev/null ||
+            fail "$file is not a whole archive."
+    done
 }
 
 # help_pages PACKAGES — LibreOffice's help in German and English, out of two Debian packages, unpacked in $scratch/help.

@@ -44,7 +44,7 @@ while [[ $# -gt 0 ]]; do
     esac
     shift 2
 done
-choose_variant "$variant"
+choose_variant "$variant" lower-cased --lowercase
 if [[ -n $demo ]]; then
     [[ ${#text[@]} -eq 0 ]] || fail "--demo has its own text; leave out --text, or --demo."
     name=bert-demo note="LibreOffice help, English$how" vocab_size=${vocab_size:-3000}

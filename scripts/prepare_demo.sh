@@ -42,7 +42,7 @@ else
     name=demo text="LibreOffice help" vocab_size=${vocab_size:-4000}
 fi
 note="$text, $min_words to $max_words words"
-choose_variant "$variant"
+choose_variant "$variant" lower-cased --lowercase
 dest=${dest:-$ROOT/data/prepared/$name$suffix}
 note+=$how
 

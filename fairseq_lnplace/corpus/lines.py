@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_lnplace.errors import LnplaceError
 
-__all__ = ["read_lines", "sha256", "write_lines"]
+__all__ = ["member", "read_lines", "read_parallel", "sha256", "write_lines"]
 
 
 def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
@@ -36,6 +37,31 @@ def read_lines(path: Path, blank: bool = False) -> Iterator[str]:
         raise LnplaceError(f"{path} cannot be read: {error.strerror}") from error
     if not number:
         raise LnplaceError(f"{path} is empty")
+
+
+def read_parallel(paths: Sequence[Path], read: Callable[[Path], Iterator[str]]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of several files side by side, each file read by ``read``.
+
+    Raises:
+        LnplaceError: one of them ends before another, or cannot be read.
+    """
+    for number, lines in enumerate(zip_longest(*map(read, paths)), 1):
+        if None in lines:
+            short = paths[lines.index(None)]
+            raise LnplaceError(f"Both sides must have as many sentences, but {short} has only {number - 1}")
+        yield lines
+
+
+def member(folder: Path, name: str) -> Path:
+    """Return the file of a name, wherever in an unpacked archive it is.
+
+    Raises:
+        LnplaceError: there is none.
+    """
+    found = next(folder.rglob(name), None)
+    if found is None:
+        raise LnplaceError(f"{name} is missing among the files of {folder}")
+    return found
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -89,17 +89,29 @@ class Filter:
         return None
 
 
-def write_corpus(dest: Path, splits: Mapping[str, Sequence[Pair]], card: Mapping[str, object]) -> None:
+def write_corpus(
+    dest: Path, splits: Mapping[str, Iterable[Pair]], card: Mapping[str, object]
+) -> dict[str, dict[str, int]]:
     """Write ``{train,valid,test}.{de,en}``, one sentence a line, and ``corpus.json``: the card and the counts.
+
+    The counts are returned, too. Pairs are read one by one, so that a split need not fit into memory.
 
     Raises:
         LnplaceError: ``dest`` holds something already, or a split is empty.
     """
-    for split in SPLITS:
-        if not splits[split]:
-            raise must_be(split, "at least one pair of sentences", "empty: there is too little text")
+    counts: dict[str, dict[str, int]] = {}
     with new_folder("--dest", dest) as folder:
         for split in SPLITS:
-            for language, lines in zip(("de", "en"), zip(*splits[split], strict=True), strict=True):
-                (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-        write_json(folder / "corpus.json", {**card, "pairs": {split: len(splits[split]) for split in SPLITS}})
+            counts[split] = {"pairs": 0}
+            with (
+                (folder / f"{split}.de").open("w", encoding="utf-8", newline="\n") as german,
+                (folder / f"{split}.en").open("w", encoding="utf-8", newline="\n") as english,
+            ):
+                for pair in splits[split]:
+                    counts[split]["pairs"] += 1
+                    german.write(f"{pair.german}\n")
+                    english.write(f"{pair.english}\n")
+            if not counts[split]["pairs"]:
+                raise must_be(split, "at least one pair of sentences", "empty: there is too little text")
+        write_json(folder / "corpus.json", {**card, "pairs": {split: counts[split]["pairs"] for split in SPLITS}})
+    return counts
