@@ -63,7 +63,8 @@ def measure(measurement: Measurement, console: Console) -> None:
     """
     if measurement.done:
         return
-    console.print(f"measuring {measurement.name}")
-    call = subprocess.run([sys.executable, "-m", "fairseq_lnplace", *measurement.command[1:]], check=False)
+    console.print(f"measuring {measurement.name}, for {measurement.folder}", soft_wrap=True, highlight=False)
+    command = [sys.executable, "-m", "fairseq_lnplace", *measurement.command[1:]]
+    call = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)  # what it prints is in the folder, too
     if call.returncode:
         raise LnplaceError(f"{shlex.join(measurement.command)} failed; what it says above tells why")

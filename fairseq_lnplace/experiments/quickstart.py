@@ -21,12 +21,13 @@ from rich.console import Console
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.experiments.devices import slots
-from fairseq_lnplace.experiments.grid import read_grid
+from fairseq_lnplace.experiments.grid import Grid, read_grid
+from fairseq_lnplace.experiments.measure import measure, measurements
 from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
 from fairseq_lnplace.experiments.runner import Run, plan
 from fairseq_lnplace.files import new_file, write_json
-from fairseq_lnplace.report.runs import read_run
+from fairseq_lnplace.report.runs import TrainedRun, read_run
 from fairseq_lnplace.versions import versions
 
 __all__ = ["main"]
@@ -82,16 +83,41 @@ def earlier_minutes(dest: Path) -> float | None:
     return known
 
 
-def report(runs: Sequence[Run], dest: Path, about: dict[str, Any], console: Console) -> None:
-    """Write results.json, results.md and the picture; print the table."""
-    records = [record_of(read_run(run.folder)) for run in runs]
+def measure_all(grid: Grid, runs: Sequence[Run], data: Path, dest: Path, console: Console) -> list[Path]:
+    """Measure what the grid's file asks for, if every run has come to its end; return where the results are."""
+    if any(run.state != "finished" for run in runs):
+        return []
+    wanted = measurements(grid.content["scales"][grid.scale].get("measure", {}), runs, {"": data}, dest)
+    for each in wanted:
+        measure(each, console)
+    return [each.folder for each in wanted]
+
+
+def report(runs: Sequence[TrainedRun], measured: Sequence[Path], dest: Path, about: dict[str, Any]) -> list[Path]:
+    """Write results.json, results.md, the picture and the page; return their paths."""
+    from fairseq_lnplace.report import page  # matplotlib is slow to import
+    from fairseq_lnplace.report.measured import read_measured
+
+    records = [record_of(run) for run in runs]
     write_json(dest / "results.json", {**about, "versions": versions("fairseq", "torch", "sacrebleu"), "runs": records})
     with new_file(dest / "results.md") as partial:
         partial.write_text(markdown(records), encoding="utf-8")
     draw(records, about["data"], dest)
+    heading = "Quick start: where the normalisation stands, and warm-up"
+    text = f"Trained on {about['data']}."
+    shown = page.build(runs, heading=heading, measured=read_measured(measured), about=text, command=about["command"])
+    page.write(dest / "report.html", shown)
+    return [dest / name for name in ("results.json", "results.md", "curves.png", "curves.svg", "report.html")]
+
+
+def show(runs: Sequence[TrainedRun], files: Sequence[Path], caption: str, console: Console) -> None:
+    """Print the table and where the rest is, the page last."""
+    records = [record_of(run) for run in runs]
     signatures = {signature for record in records for score in record["scores"] for signature in score["signatures"]}
-    console.print(table(records, "\n".join([about["data"], *sorted(signatures)])))
-    console.print(f"results.json, results.md, curves.png and curves.svg are in {dest}", soft_wrap=True)
+    console.print(table(records, "\n".join([caption, *sorted(signatures)])))
+    *others, page = files
+    console.print(f"{', '.join(path.name for path in others)} are in {page.parent}", soft_wrap=True)
+    console.print(f"To see it all, open {page}", soft_wrap=True)
 
 
 def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
@@ -122,6 +148,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     caption = describe(args.data)
     start = time.monotonic()
     watch(runs, slots(jobs, threads), console)
+    measured = measure_all(grid, runs, args.data.resolve(), dest, console)
     minutes = round((time.monotonic() - start) / 60, 1)
     about = {
         "data": caption,
@@ -133,7 +160,8 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
         "threads": threads,
         "minutes": minutes if fresh else earlier_minutes(dest),
     }
-    report(runs, dest, about, console)
+    trained = [read_run(run.folder) for run in runs]
+    show(trained, report(trained, measured, dest, about), caption, console)
     console.print(f"{minutes} minutes")
     if errors := [run.error for run in runs if run.error]:
         raise LnplaceError("; ".join(errors))

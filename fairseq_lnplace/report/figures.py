@@ -81,7 +81,7 @@ def progress_figure(lines: Sequence[Line], metric: Metric, unit: str) -> str:
     for line in lines:
         for x, y in line.ends:
             axes.plot([x], np.clip([y], *axes.get_ylim()), color=look(line)["color"], **CROSS)
-    if unit == "epochs":
+    if unit != "minutes":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return svg(figure, f"{metric.name}-{unit}")
 

@@ -14,7 +14,7 @@ from fairseq_lnplace.report.runs import TrainedRun
 
 __all__ = ["Column", "as_rows", "columns_of", "headline", "signatures_of"]
 
-NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "tokenised_bleu": "tokenised BLEU"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _score(name: str) -> Column:
     def value(run: TrainedRun) -> float | None:
         return run.test.scores.get(name) if run.test else None
 
-    return Column(NAMES.get(name, name.replace("_", " ")), value, 1, max)
+    return Column(NAMES.get(name, name), value, 1, max)
 
 
 def columns_of(runs: Sequence[TrainedRun]) -> list[Column]:
