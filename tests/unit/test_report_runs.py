@@ -1,14 +1,13 @@
 import fcntl
-import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from written_runs import COMMAND, DONE, inner, valid, write_cell, write_evaluation, write_layer_stats
 
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.report.runs import Evaluation, options_of, placement_of, read_run, read_runs
 
-COMMAND = "fairseq-train data --user-dir x --arch transformer_preln_final_tiny --seed 7 --lr 1e-3 --cpu --max-update 20"
 # What fairseq logs first, of today's models and of older ones.
 CONFIG = (
     "{'_name': None, 'common': {'_name': None, 'seed': 3, 'min_loss_scale': inf, 'wandb_project': None}, "
@@ -19,38 +18,11 @@ TODAY = "{'_name': 'transformer_lnplace', 'placement': 'deepnorm', 'encoder': {'
 OLDER = "Namespace(_name='transformer_iwslt_de_en', beam=4, dropout=0.3, seed=3, no_wandb=None)}"
 
 
-def row(updates: int, **more: Any) -> str:
-    record = {"epoch": 1, "update": updates / 10, "loss": "5", "train_wall": "2", "num_updates": str(updates), **more}
-    return f"2026 | INFO | train_inner | {json.dumps(record)}\n"
-
-
-def valid(updates: int, loss: str = "6") -> str:
-    record = {"epoch": 1, "valid_loss": loss, "valid_nll_loss": "5", "valid_ppl": "32"}
-    return f"2026 | INFO | valid | {json.dumps(record | {'valid_num_updates': str(updates)})}\n"
-
-
-DONE = "2026 | INFO | fairseq_cli.train | done training in 9.5 seconds\n"
-
-
-def write_cell(folder: Path, state: str = "finished", log: str = row(10) + valid(10), **more: Any) -> Path:
-    folder.mkdir(parents=True)
-    cell = {"cell": "pre", "title": "Pre-LN", "command": COMMAND, "state": state, **more}
-    (folder / "cell.json").write_text(json.dumps(cell))
-    (folder / "train.log").write_text(log)
-    return folder
-
-
-def write_evaluation(folder: Path, checkpoint: str, subset: str, bleu: float, **more: Any) -> None:
-    scores = {"bleu": {"score": bleu, "signature": "nrefs:1"}, "chrf": {"score": 50.0, "signature": "nc:6"}}
-    record = {**scores, "subset": subset, "checkpoint": f"elsewhere/{checkpoint}.pt", "decoding": {"beam": 5}, **more}
-    (folder / f"{checkpoint}.{subset}.json").write_text(json.dumps(record))
-
-
 def test_a_cell(tmp_path: Path) -> None:
     folder = write_cell(tmp_path / "pre-0123")
     write_evaluation(folder, "checkpoint12", "valid", 3.0)
     write_evaluation(folder, "checkpoint_best", "test", 4.0, tokenised_bleu={"score": 5.0}, seconds=9)
-    (folder / "layer_stats.jsonl").write_text('{"updates": 10, "layer": 1, "gradient": 0.5}\n{"updates": 20, "la')
+    write_layer_stats(folder, [10], layers=1)
     run = read_run(folder)
     assert (run.name, run.title, run.arch) == ("pre", "Pre-LN", "transformer_preln_final_tiny")
     assert (run.placement, run.seed, run.command, run.state) == ("preln_final", 7, COMMAND, "finished")
@@ -70,7 +42,8 @@ def test_a_cell(tmp_path: Path) -> None:
     assert second.epoch is None
     assert second.scores == {"bleu": 4.0, "chrf": 50.0, "tokenised_bleu": 5.0}
     assert run.test is second
-    assert run.layer_stats == [{"updates": 10, "layer": 1, "gradient": 0.5}], "a line cut short is left out"
+    (stats,) = run.layer_stats
+    assert (stats["updates"], stats["layer"], stats["gradient"]) == (10, 1, 10.0)
 
 
 def test_the_test_score_of_a_run_is_that_of_its_best_checkpoint_or_average(tmp_path: Path) -> None:
@@ -95,22 +68,22 @@ def test_a_cell_at_work_that_nobody_holds_was_interrupted(tmp_path: Path, record
 
 
 def test_a_cell_that_failed_before_it_logged(tmp_path: Path) -> None:
-    run = read_run(write_cell(tmp_path / "cell", "failed", "ValueError: no"))
+    run = read_run(write_cell(tmp_path / "cell", "failed", log="ValueError: no"))
     assert (run.state, run.updates, run.log.inner) == ("failed", 0, [])
 
 
 @pytest.mark.parametrize(
     ("log", "state"),
     [
-        (row(10) + DONE, "finished"),
-        (row(10) + DONE.split(" | ")[3], "finished"),  # as --log-file writes it
-        (row(10) + DONE + row(20), "interrupted"),
-        (row(10), "interrupted"),
-        (row(10) + "Traceback\nKeyboardInterrupt\n", "interrupted"),
-        (row(10) + "Traceback\ntorch.OutOfMemoryError: CUDA\n", "failed"),
-        (row(10) + "Traceback\nFloatingPointError: Minimum loss scale reached\n", "diverged"),
-        (row(10, loss="nan") + DONE, "diverged"),
-        (row(10) + valid(10, "inf") + DONE, "diverged"),
+        (inner(10) + DONE, "finished"),
+        (inner(10) + DONE.split(" | ")[3], "finished"),  # as --log-file writes it
+        (inner(10) + DONE + inner(20), "interrupted"),
+        (inner(10), "interrupted"),
+        (inner(10) + "Traceback\nKeyboardInterrupt\n", "interrupted"),
+        (inner(10) + "Traceback\ntorch.OutOfMemoryError: CUDA\n", "failed"),
+        (inner(10) + "Traceback\nFloatingPointError: Minimum loss scale reached\n", "diverged"),
+        (inner(10, loss="nan") + DONE, "diverged"),
+        (inner(10) + valid(10, "inf") + DONE, "diverged"),
     ],
 )
 def test_the_state_that_a_log_ends_in(tmp_path: Path, log: str, state: str) -> None:
@@ -123,7 +96,7 @@ def test_a_save_dir_has_its_options_in_the_log(tmp_path: Path, model: str) -> No
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "a.log").write_text("nothing of a training\n")
-    (folder / "b.log").write_text(f"2026 | INFO | fairseq_cli.train | {CONFIG}{model}\n{row(10)}{DONE}")
+    (folder / "b.log").write_text(f"2026 | INFO | fairseq_cli.train | {CONFIG}{model}\n{inner(10)}{DONE}")
     run = read_run(folder)
     common = {"seed": 3, "min-loss-scale": float("inf"), "lr": 0.002, "update-freq": [1, 2], "stop-min-lr": -1.0}
     common |= {"criterion": "cross_entropy"}
@@ -137,7 +110,7 @@ def test_a_save_dir_has_its_options_in_the_log(tmp_path: Path, model: str) -> No
 
 
 def test_a_log_without_readable_options(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("{'_name': None, 'common': {'x': <object at 0x1>}}\n" + row(10))
+    (tmp_path / "train.log").write_text("{'_name': None, 'common': {'x': <object at 0x1>}}\n" + inner(10))
     run = read_run(tmp_path)
     assert (run.options, run.arch, run.placement, run.seed) == ({}, "", "", 1)
 
@@ -184,3 +157,14 @@ def test_what_is_no_run_is_told_in_one_sentence(tmp_path: Path) -> None:
             read_runs([path])
         assert message in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_a_save_dir_that_diverged_before_it_logged_has_fairseqs_crash_checkpoint(tmp_path: Path) -> None:
+    log, crash = tmp_path / "train.log", tmp_path / "crash.pt"
+    log.write_text("{'_name': None, 'common': {'_name': None, 'log_format': 'json'}}\n")
+    assert read_run(tmp_path).state == "interrupted"
+    crash.touch()
+    os.utime(crash, (log.stat().st_atime, log.stat().st_mtime + 1))
+    assert read_run(tmp_path).state == "diverged"
+    os.utime(crash, (log.stat().st_atime, log.stat().st_mtime - 1))
+    assert read_run(tmp_path).state == "interrupted", "the training went on after the crash"
