@@ -58,8 +58,14 @@ scratch_folder() {
     trap 'exit 130' INT TERM
 }
 
-# whole FILE — whether a gzip archive has no fault.
-whole() { gzip --test "$1" 2>/dev/null; }
+# whole FILE — whether an archive has no fault; of plain text nobody can tell, but that there is some.
+whole() {
+    case ${1%.part} in
+        *.zip) "$VENV/bin/python" -c 'import sys, zipfile; sys.exit(zipfile.ZipFile(sys.argv[1]).testzip())' "$1" 2>/dev/null ;;
+        *.txt | *.tsv) [[ -s $1 ]] ;;
+        *) gzip --test "$1" 2>/dev/null ;;
+    esac
+}
 
 # fetch URL FILE — download, going on where an earlier call stopped if the server can.
 fetch() {
@@ -101,13 +107,16 @@ check_archive() {
     say "$(basename "$1") has the SHA-256 $sum" >&2
 }
 
-# unpack FILES... — into $scratch/unpacked.
+# unpack FILES... — into $scratch/unpacked; plain text is copied there.
 unpack() {
-    local file
-    mkdir "$scratch/unpacked"
+    local file dest=$scratch/unpacked
+    mkdir "$dest"
     for file in "$@"; do
-        tar --extract --gzip --file "$file" --directory "$scratch/unpacked" 2>/dev/null ||
-            fail "$file is not a whole archive."
+        case $file in
+            *.zip) "$VENV/bin/python" -m zipfile --extract "$file" "$dest" ;;
+            *.txt | *.tsv) cp "$file" "$dest" ;;
+            *) tar --extract --gzip --file "$file" --directory "$dest" ;;
+        esac 2>/dev/null || fail "$file is not there, or not a whole archive."
     done
 }
 

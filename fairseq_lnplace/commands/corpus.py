@@ -10,7 +10,7 @@ from pathlib import Path
 from fairseq_lnplace.corpus.pairs import Filter, write_corpus
 from fairseq_lnplace.errors import must_be
 
-HELP = "extract text from LibreOffice's help, IWSLT14, WMT14 or plain files, or generate synthetic text"
+HELP = "extract text from LibreOffice's help, IWSLT14, WMT14, GLUE or plain files, or generate some"
 EXAMPLE = "lnplace corpus --generated 10000 --max-words 20 --dest data/synthetic"
 
 Counts = dict[str, dict[str, int]]
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--english", action="store_true", help="of pages: English text, and sentences with their application"
     )
+    parser.add_argument("--task", default="MRPC", choices=("MRPC", "RTE"), help="of GLUE: which one")
     parser.add_argument("--news-commentary", default="v9", choices=("v9", "v12"), help="of WMT14: which one")
     parser.add_argument(
         "--valid-set", default="newstest2013", choices=("newstest2013", "split"), help="of WMT14: or every 100th pair"
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
         "pages": _english if args.english else _pages,
         "iwslt14": _iwslt14,
         "wmt14": _wmt14,
+        "glue": _glue,
         "text": _text,
         "generated": _generated,
     }
@@ -116,6 +118,14 @@ def _wmt14(args: argparse.Namespace) -> Counts:
     _compare(
         counts, {split: count for split, count in EXPECTED.items() if split == "test" or args.valid_set != "split"}
     )
+    return counts
+
+
+def _glue(args: argparse.Namespace) -> Counts:
+    from fairseq_lnplace.corpus.glue import EXPECTED, TASKS, write_examples
+
+    counts = write_examples(args.dest, TASKS[args.task](args.glue), {"source": f"GLUE {args.task}"})
+    _compare(counts, EXPECTED[args.task])
     return counts
 
 

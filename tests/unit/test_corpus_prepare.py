@@ -1,10 +1,13 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sacremoses import MosesTokenizer
 
 from fairseq_lnplace.cli import main
+from fairseq_lnplace.corpus.encoding import Encoding, read_manifest
 from fairseq_lnplace.corpus.lines import read_lines
 from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.errors import LnplaceError
@@ -12,7 +15,7 @@ from fairseq_lnplace.errors import LnplaceError
 TOY = Path(__file__).parents[2] / "data" / "toy"
 
 
-def settings(folder: Path = TOY, vocab_size: int = 200, **other: str) -> Settings:
+def settings(folder: Path = TOY, vocab_size: int = 200, **other: Any) -> Settings:
     splits = {split: str(folder / split) for split in ("train", "valid", "test")}
     return Settings(**{"source_lang": "de", "target_lang": "en", **splits, **other}, vocab_size=vocab_size)
 
@@ -184,3 +187,65 @@ def test_the_command_prints_counts_and_leaves_an_existing_folder_alone(
     assert err.startswith("lnplace: `--dest` must be a new or empty folder")
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_words_and_merges_as_in_the_papers(tmp_path: Path) -> None:
+    from fairseq.data import Dictionary, data_utils
+
+    words = {"bpe": "subword_nmt", "tokeniser": "moses", "lowercase": True}
+    prepare(settings(vocab_size=90, **words), tmp_path / "moses")
+    for language in ("de", "en"):
+        moses = MosesTokenizer(language)
+        dictionary = Dictionary.load(str(tmp_path / "moses" / f"dict.{language}.txt"))
+        for split in ("train", "valid", "test"):
+            dataset = data_utils.load_indexed_dataset(str(tmp_path / "moses" / f"{split}.de-en.{language}"), dictionary)
+            read = [dictionary.string(dataset[i], bpe_symbol="@@ ") for i in range(len(dataset))]
+            raw = (TOY / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
+            assert read == [moses.tokenize(line, return_str=True).lower() for line in raw]
+            assert (tmp_path / "moses" / "raw" / f"{split}.{language}").read_text(encoding="utf-8").splitlines() == raw
+            kept = tmp_path / "moses" / "tokenised" / f"{split}.{language}"
+            assert kept.exists() == (split != "train")
+            assert not kept.exists() or kept.read_text(encoding="utf-8").splitlines() == read
+    assert len((tmp_path / "moses" / "bpecodes").read_text(encoding="utf-8").splitlines()) == 91
+    manifest = read_manifest(tmp_path / "moses")
+    assert manifest["encoding"] == {**words, "split_hyphens": False}
+    assert Encoding.of(manifest) == Encoding(vocab_size=90, **words)
+
+
+def test_a_folder_that_version_0_1_made_is_sentencepiece_on_raw_text() -> None:
+    assert Encoding.of({"vocab_size": 7, "note": "x"}) == Encoding(vocab_size=7, bpe="sentencepiece", note="x")
+    with pytest.raises(LnplaceError, match=r"toy was not made by lnplace: prepared.json cannot be read"):
+        read_manifest(TOY)
+
+
+def test_limits_drop_training_pairs_by_their_pieces(text: Path) -> None:
+    """Words of one letter are one piece each, as nothing can be merged."""
+    for split in ("train", "valid", "test"):
+        pairs = [("a b", "c d e"), ("a b", "c d e f"), ("a b c d e", "f g h i j"), ("a b c d e f", "a b c d e f")]
+        for language, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+            (text / f"{split}.{language}").write_text("\n".join((*lines, "ab ab")) + "\n")
+    limits = {"bpe": "subword_nmt", "vocab_size": 1, "max_pieces": 5, "max_ratio": 1.5}
+    manifest = prepare(settings(text, **limits), text.parent / "dest")
+    assert manifest["counts"]["train"] == {"pairs": 3, "dropped": 2, "de pieces": 2 + 5 + 2, "en pieces": 3 + 5 + 2}
+    assert manifest["counts"]["valid"] == {"pairs": 5, "de pieces": 2 + 2 + 5 + 6 + 2, "en pieces": 3 + 4 + 5 + 6 + 2}
+    assert (text.parent / "dest/raw/train.de").read_text() == "a b\na b c d e\nab ab\n"
+    assert (text.parent / "dest/raw/train.en").read_text() == "c d e\nf g h i j\nab ab\n"
+    assert manifest["sha256"]["train.de"] == hashlib.sha256(b"a b\na b c d e\nab ab\n").hexdigest()
+    with pytest.raises(LnplaceError, match="No training pair is within --max-pieces and --max-ratio, of 5"):
+        prepare(settings(text, **{**limits, "max_pieces": 1}), text.parent / "none")
+    assert not (text.parent / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bpe": "fastbpe"}, "`--bpe` must be sentencepiece or subword_nmt, but is fastbpe"),
+        ({"tokeniser": "spacy"}, "`--tokeniser` must be none or moses, but is spacy"),
+        ({"max_ratio": 0.5}, "`--max-ratio` must be at least 1, but is 0.5"),
+        ({"max_ratio": float("nan")}, "`--max-ratio` must be at least 1, but is nan"),
+        ({"max_pieces": 0}, "`--max-pieces` must be at least 1, but is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LnplaceError, match=message):
+        settings(**options)
