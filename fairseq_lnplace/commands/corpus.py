@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--pages", type=Path, metavar="DIR", help="unpacked .../libreoffice/help, with de and en-US")
     source.add_argument("--iwslt14", type=Path, metavar="DIR", help="unpacked de-en.tgz of IWSLT14")
     source.add_argument("--wmt14", type=Path, metavar="DIR", help="unpacked archives of WMT14 English-German")
+    source.add_argument("--glue", type=Path, metavar="DIR", help="unpacked files of one of GLUE's tasks")
     source.add_argument(
         "--text", type=Path, nargs="+", metavar="FILE", help="plain text: every 200th document is held out"
     )
