@@ -13,7 +13,11 @@ EXAMPLE = "lnplace report runs/quickstart --output runs/report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trainings, the measurements and the outputs."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a training (its --save-dir), or of several of them"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a training (its --save-dir), or of several of them, or of an experiment",
     )
     parser.add_argument(
         "--diagnose", nargs="+", type=Path, default=[], metavar="DIR", help="further results of `lnplace diagnose`"
@@ -24,14 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read the trainings, write the page, say where it is."""
+    from fairseq_lnplace.report.experiment import experiments_in, shown
     from fairseq_lnplace.report.groups import grouped
     from fairseq_lnplace.report.measured import read_measured
     from fairseq_lnplace.report.page import build, write  # matplotlib is slow to import
     from fairseq_lnplace.report.runs import read_runs
     from fairseq_lnplace.report.summary import as_rows, headline
 
-    runs = read_runs(args.runs)
-    write(args.output, build(runs, measured=read_measured([*args.runs, *args.diagnose])))
+    experiments = experiments_in(args.runs)
+    trained = any(experiment.runs for experiment in experiments) or not experiments
+    runs = read_runs(args.runs) if trained else []
+    write(args.output, build(runs, measured=read_measured([*args.runs, *args.diagnose]), **shown(experiments)))
     groups = grouped(runs)
     if args.json:
         print(json.dumps(as_rows(groups), indent=2))

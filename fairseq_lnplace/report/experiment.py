@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from fairseq_lnplace.experiments.claims import CLAIMS, Claim, Outcome, Results, Verdict
-from fairseq_lnplace.experiments.results import record_of, table
 from fairseq_lnplace.report import page
-from fairseq_lnplace.report.measured import Measured
+from fairseq_lnplace.report.crosstab import Crosstab, crosstab
+from fairseq_lnplace.report.measured import read_measured
 from fairseq_lnplace.report.runs import TrainedRun, read_run
 
-__all__ = ["Experiment", "read_experiment", "show"]
+__all__ = ["Experiment", "experiments_in", "read_experiment", "show", "shown"]
 
 
 @dataclass(frozen=True)
@@ -65,36 +66,64 @@ def read_experiment(path: Path) -> Experiment:
     return Experiment(path, about, results, claims, published)
 
 
-def show(experiment: Experiment, console: Console) -> None:
-    """Print what came of an experiment, and write the page beside its file."""
-    if experiment.runs:
-        caption = f"{experiment.about['title']} ({experiment.about['scale']})"
-        console.print(table([record_of(run) for run in experiment.runs], caption))
-    for claim, verdict in experiment.claims:
-        console.print(f"{claim.text} ({claim.source}): [b]{verdict.verdict}[/b]; {escape(verdict.evidence)}")
-    output = experiment.path.with_suffix(".html")
-    page.write(output, page_of(experiment))
-    console.print(f"{output} shows it all", soft_wrap=True)
+def experiments_in(folders: Sequence[Path]) -> list[Experiment]:
+    """Return the experiments whose runs lie in the folders."""
+    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    return [read_experiment(file) for file in files if '"experiment":' in file.read_text(encoding="utf-8")]
 
 
-def page_of(experiment: Experiment) -> str:
-    """Return the page."""
-    about = experiment.about
-    minutes = f"; {about['minutes']} minutes on {about['cores']} cores" if about["minutes"] else ""
-    return page.build(
-        experiment.runs,
-        claims=[page.Judgement(claim.text, claim.source, *astuple(verdict)) for claim, verdict in experiment.claims],
-        published=[published_curve(entry) for entry in experiment.published.get("curves", ())],
-        heading=about["title"],
-        measured=[
-            Measured(name, experiment.path.parent / about["measurements"][name], content)
-            for name, content in experiment.results.measurements.items()
+def shown(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """Return what a page shows of experiments beside their runs: arguments of :func:`.page.build`."""
+    if not experiments:
+        return {}
+    return {
+        "claims": [
+            page.Judgement(claim.text, claim.source, *astuple(verdict))
+            for experiment in experiments
+            for claim, verdict in experiment.claims
         ],
-        about=f"{about['source']}, at {about['scale']} scale{minutes}",
-        command=about["command"],
-    )
+        "published": [
+            published_curve(entry) for experiment in experiments for entry in experiment.published.get("curves", ())
+        ],
+        "tables": [table for experiment in experiments if (table := table_of(experiment))],
+        "heading": " · ".join(experiment.about["title"] for experiment in experiments),
+        "about": "; ".join(map(circumstances, experiments)),
+        "command": "\n".join(experiment.about["command"] for experiment in experiments),
+    }
+
+
+def circumstances(experiment: Experiment) -> str:
+    """Return where an experiment comes from and what it took."""
+    about = experiment.about
+    took = f", {about['core_minutes']:g} minutes of a core" if about["core_minutes"] else ""
+    return f"{about['source']}, at {about['scale']} scale{took}"
 
 
 def published_curve(entry: Mapping[str, Any]) -> page.Published:
     """Return a curve of a grid's file as the page takes it."""
     return page.Published(**{name: value for name, value in entry.items() if name not in ("scale", "levels")})
+
+
+def table_of(experiment: Experiment) -> Crosstab | None:
+    """Return an experiment's table, if it has trainings and its grid says how."""
+    layout = experiment.about["table"]
+    if not layout or not experiment.runs:
+        return None
+    return crosstab(experiment.results.outcomes, layout, experiment.published.get("values", ()))
+
+
+def show(experiment: Experiment, console: Console) -> None:
+    """Print what came of an experiment, and write the page beside its file."""
+    if found := table_of(experiment):
+        printed = Table(*found.headings, title=experiment.about["title"], caption=found.caption)
+        for line in found.lines:
+            printed.add_row(*line)
+        console.print(printed)
+    for claim, verdict in experiment.claims:
+        told = f"{escape(claim.text)} ({claim.source}): [b]{verdict.verdict}[/b]; {escape(verdict.evidence)}"
+        console.print(told, soft_wrap=True, highlight=False)
+    output = experiment.path.with_suffix(".html")
+    files = [experiment.path.parent / file for file in experiment.about["measurements"].values()]
+    measured = read_measured([file.parent for file in files])
+    page.write(output, page.build(experiment.runs, measured=measured, **shown([experiment])))
+    console.print(f"{output} shows it all", soft_wrap=True, highlight=False)

@@ -175,6 +175,9 @@ def test_the_experiments_grids(path: Path, scale: str) -> None:
         assert cell.title
         assert cell.data
         assert cell.prepare
+        for evaluation in cell.evaluate:
+            assert evaluation["gen-subset"] == "test"
+            assert ("checkpoint" in evaluation) != ("average" in evaluation)
         assert cell.after is None or cell.after in names[: names.index(cell.name)]
     levels = {(factor, level) for cell in grid.cells for factor, level in cell.levels.items()}
     for kind in grid.content.get("published", {}).values():
