@@ -22,12 +22,14 @@ Fields = List[Tuple[str, Any, Any]]
 TEXT_FIELDS = ("encoder_layers_to_keep", "decoder_layers_to_keep")
 # these follow the embedding dimension where they are open
 DIMENSIONS = ("decoder_input_dim", "decoder_output_dim")
+# fairseq compares these with numbers before there is a model, when it starts several processes
+READ_EARLY = ("base_layers",)
 
 
 def flat_fields(config: type, prefix: str = "") -> Fields:
     """Return the fields of a nested fairseq dataclass as a flat list, with prefixed names and None for defaults.
 
-    A default that refers to another part of the configuration ("${task.…}") stays.
+    A default that refers to another part of the configuration ("${task.…}") stays, and one that is READ_EARLY.
     """
     flat: Fields = []
     for each in fields(config):
@@ -38,7 +40,8 @@ def flat_fields(config: type, prefix: str = "") -> Fields:
             flat += flat_fields(each.type, name + "_")
             continue
         metadata = dict(each.metadata)
-        if isinstance(each.default, str) and each.default.startswith("${") and name not in DIMENSIONS:
+        refers = isinstance(each.default, str) and each.default.startswith("${") and name not in DIMENSIONS
+        if refers or name in READ_EARLY:
             flat.append((name, each.type, field(default=each.default, metadata=metadata)))
             continue
         metadata.setdefault("help", f"fairseq's {name}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options as fairseq_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from helpers import KINDS, arguments, dictionary, stock_model, task_of, tiny_model, tiny_task
 from torch import nn
@@ -256,3 +257,12 @@ def test_init_changes_with_the_seed_alone() -> None:
     torch.manual_seed(1)
     other = build_model(args, tiny_task("translation", args)).encoder.layers[0].fc1.weight
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("arch", ["transformer_postln", "transformer_lm_postln", "bert_postln"])
+def test_what_fairseq_compares_before_there_is_a_model_is_a_number(arch: str) -> None:
+    """Several processes start with `cfg.model.base_layers > 0`."""
+    task = {"transformer": "translation", "transformer_lm": "language_modeling", "bert": "masked_lm"}
+    words = ["data", "--arch", arch, "--task", task[arch.removesuffix("_postln")]]
+    args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), words)
+    assert convert_namespace_to_omegaconf(args).model.base_layers == 0
