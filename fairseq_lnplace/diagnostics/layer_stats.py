@@ -89,7 +89,7 @@ def install(trainer: Any, every: int) -> None:
     """Let fairseq's trainer measure one update in ``every``; the others are made as ever.
 
     Raises:
-        LnplaceError: gradients are not whole on every rank.
+        LnplaceError: gradients are not whole on every rank, or the file of an earlier start is damaged.
     """
     cfg = trainer.cfg
     if cfg.optimization.use_bmuf:
@@ -97,6 +97,7 @@ def install(trainer: Any, every: int) -> None:
     if (backend := cfg.distributed_training.ddp_backend) not in BACKENDS:
         raise LnplaceError(f"`--log-layer-stats` must be left out with --ddp-backend {backend}, which shards or delays")
     path, usual, begun = Path(cfg.checkpoint.save_dir) / FILE, trainer.train_step, False
+    read_layer_stats(path)
 
     def train_step(samples: Sequence[Any], raise_oom: bool = False) -> Any:
         nonlocal begun

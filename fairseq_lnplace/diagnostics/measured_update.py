@@ -55,18 +55,20 @@ class MeasuredUpdate:
         return clip(clip_norm)
 
     def numbers(self) -> dict[Place, dict[str, Any]]:
-        """Return gradient, activation, update and weight of each place, in the order of execution; on every rank."""
+        """Return gradient, activation, update and weight of each place; the same on every rank."""
         after, activations = weights(self.parameters, self.trainer.optimizer), self.activations()
-        return {
-            place: {
+        numbers: dict[Place, dict[str, Any]] = {}
+        for place in dict.fromkeys([*self.streams, *self.parameters]):
+            before = self.before.get(place, [])
+            numbers[place] = {
                 "gradient": self.gradients.get(place, 0.0),
                 "activation": activations.get(place),
-                "update": norm([new - old for new, old in zip(after.get(place, ()), before, strict=True)]),
+                "update": norm(
+                    [new.float() - old.float() for new, old in zip(after.get(place, []), before, strict=True)]
+                ),
                 "weight": norm(before),
             }
-            for place in dict.fromkeys([*self.streams, *self.parameters])
-            for before in [self.before.get(place, [])]
-        }
+        return numbers
 
     def activations(self) -> dict[Place, float | None]:
         """Return the mean of ‖x‖²/d over the positions of all ranks; None where none passed, as under layerdrop."""

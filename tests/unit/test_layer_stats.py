@@ -201,6 +201,24 @@ def test_an_overflow_of_the_loss_scale_is_no_update(tmp_path: Path) -> None:
     assert math.hypot(*(row.gradient for row in rows if row.updates == 1)) == pytest.approx(gnorms[0], rel=1e-5)
 
 
+def test_an_overflow_under_amp_is_measured_when_it_is_made_up_for(tmp_path: Path) -> None:
+    """fairseq tries the same batch again, from inside."""
+    trainer = tiny_trainer(tmp_path, "preln_final", amp=True, log_layer_stats=1)
+    trainer.optimizer._grad_scaler = torch.amp.GradScaler("cpu", init_scale=8)
+    calls: list[int] = []
+
+    def spoil(_: Any, __: Any, result: Tensor) -> Tensor:
+        calls.append(1)
+        return result * math.inf if len(calls) == 1 else result
+
+    trainer.get_model().decoder.layers[0].fc2.register_forward_hook(spoil)
+    (gnorm,) = train(trainer)
+    rows = rows_of(tmp_path)
+    assert len(calls) == 4
+    assert len(rows) == 17
+    assert math.hypot(*(row.gradient for row in rows)) == pytest.approx(gnorm, rel=1e-5)
+
+
 def test_every_nth_update_and_no_other(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, "preln_final", log_layer_stats=3)
     train(trainer, updates=7)
@@ -266,7 +284,7 @@ def test_reader(tmp_path: Path) -> None:
     assert [row.updates for row in read_layer_stats(path)] == [1, 2]
     path.write_text(row(1) + "{}\n" + row(2))
     with pytest.raises(LnplaceError, match="line 2 is no row"):
-        read_layer_stats(path)
+        tiny_trainer(tmp_path, "preln_final", log_layer_stats=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
