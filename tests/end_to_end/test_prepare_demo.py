@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from help_packages import build_packages
 
 ROOT = Path(__file__).parents[2]
-PAGE = "<html><body><div id='DisplayArea'>{}</div></body></html>"
 
 pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "lnplace").exists(), reason="lnplace is not installed")
 
@@ -25,25 +25,13 @@ def prepare_demo(*options: str, cwd: Path, path: str = os.environ["PATH"]) -> su
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Packages with the real ones' names and layout, whose text is the toy corpus: 10 pairs a page."""
-    if shutil.which("dpkg-deb") is None:
-        pytest.skip("dpkg-deb is not here")
-    folder = tmp_path_factory.mktemp("packages")
-    for language, package, name in (("de", "de", "de"), ("en", "en-us", "en-US")):
-        build = folder / package
-        text = build / "usr/share/libreoffice/help" / name / "text"
-        text.mkdir(parents=True)
-        lines = (ROOT / "data/toy" / f"train.{language}").read_text(encoding="utf-8").splitlines()
-        for start in range(0, len(lines), 10):
-            body = "".join(f"<p id='par_id{i}'>{line}</p>" for i, line in enumerate(lines[start : start + 10]))
-            (text / f"{start}.html").write_text(PAGE.format(body), encoding="utf-8")
-        (build / "DEBIAN").mkdir()
-        (build / "DEBIAN" / "control").write_text(
-            f"Package: libreoffice-help-{package}\nVersion: 1\nArchitecture: all\nMaintainer: none\nDescription: none\n"
-        )
-        target = folder / f"libreoffice-help-{package}_1_all.deb"
-        subprocess.run(["dpkg-deb", "--build", build, target], check=True, capture_output=True)
-    return folder
+    """Packages whose text is the toy corpus: 10 pairs a page."""
+    toy = {
+        each: (ROOT / "data/toy" / f"train.{each}").read_text(encoding="utf-8").splitlines() for each in ("de", "en")
+    }
+    starts = range(0, len(toy["de"]), 10)
+    pages = {str(start): {each: lines[start : start + 10] for each, lines in toy.items()} for start in starts}
+    return build_packages(tmp_path_factory.mktemp("packages"), pages)
 
 
 @pytest.mark.slow
@@ -65,6 +53,22 @@ def test_packages_become_data_once(packages: Path, tmp_path: Path) -> None:
     assert (other.returncode, other.stdout) == (1, "")
     assert "was made with other settings" in other.stderr
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_the_path_of_the_papers(packages: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "moses"
+    options = ["--packages", str(packages), "--vocab-size", "100", "--dest", str(dest)]
+    done = prepare_demo(*options, "--variant", "moses", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((dest / "prepared.json").read_text())
+    assert manifest["note"] == "LibreOffice help, 3 to 50 words, Moses, lower-cased"
+    assert manifest["encoding"]["tokeniser"] == "moses"
+    raw, words = ((dest / form / "test.en").read_text(encoding="utf-8") for form in ("raw", "tokenised"))
+    assert raw.lower().replace(" ", "") == words.replace(" ", "").replace("&apos;", "'")
+    assert raw != words
+    other = prepare_demo(*options, cwd=tmp_path)
+    assert "was made with other settings" in other.stderr
 
 
 @pytest.mark.slow
