@@ -13,6 +13,14 @@ ruff check .
 ruff format --check .
 say "mypy"
 mypy
+# The report is looked at in a browser, which the tests take from the system; they say so where they go without.
+if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [[ $(id -u) -eq 0 ]]; then
+    say "installing chromium"
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium; } >/dev/null; then
+        say "chromium could not be installed"
+    fi
+fi
 say "pytest"
 # One process for each core, of one thread: the tests are tiny, and torch's threads would only stand in each other's way.
 OMP_NUM_THREADS=1 exec pytest --numprocesses auto "$@"
