@@ -9,5 +9,7 @@ __version__ = "0.1.0"
 compat.activate()
 
 if not compat.is_doctor():  # which has to run where torch or fairseq does not import
-    from fairseq_lnplace import criterions, lr_schedulers, optimizers  # noqa: F401 (importing registers)
+    from fairseq_lnplace import criterions, lr_schedulers, optimizers, search  # noqa: F401 (importing registers)
     from fairseq_lnplace.models import bert, decoder_lm, translation  # noqa: F401
+
+    search.install()

@@ -132,7 +132,8 @@ class Attention(nn.Module):
             mask = mask.repeat_interleave(sentences // mask.size(0), 0)
 
         weights: Optional[Tensor] = None
-        if self.residual_scores or need_weights:
+        few = incremental_state is not None and q.device.type == "cpu"  # queries: there the fused kernel is slower
+        if self.residual_scores or need_weights or few:
             logits = torch.matmul(q / math.sqrt(self.head_dim), k.transpose(2, 3))
             logits = widened(logits)  # summed over layers, scores outgrow half precision
             if self.residual_scores:
@@ -177,7 +178,9 @@ class Attention(nn.Module):
                     return past_k, past_v
         assert memory is not None
         k, v = self.keys_and_values(memory, padding)
-        self.store(incremental_state, k, v)
+        if incremental_state is not None:
+            k, v = k.contiguous(), v.contiguous()  # every step reads them
+            self.store(incremental_state, k, v)
         return k, v
 
     def own_keys_and_values(
@@ -229,13 +232,26 @@ class Attention(nn.Module):
             cache: Dict[str, Optional[Tensor]] = {"prev_key": k, "prev_value": v}
             self.set_incremental_state(incremental_state, "attn_state", cache)
 
-    def select(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], sentences: Tensor) -> None:
-        """Keep the cache of these sentences, in this order."""
+    def select(
+        self,
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        sentences: Tensor,
+        keys: Optional[Tensor],
+    ) -> None:
+        """Keep the cache of these sentences, in this order, and of it these ``keys`` (B x S, by number) or all."""
         cache = self.get_incremental_state(incremental_state, "attn_state")
         if cache is not None:
             k, v = cache["prev_key"], cache["prev_value"]
             if k is not None and v is not None:
-                self.store(incremental_state, k.index_select(0, sentences), v.index_select(0, sentences))
+                if keys is None:
+                    k, v = k.index_select(0, sentences), v.index_select(0, sentences)
+                else:
+                    heads = torch.arange(self.heads, device=k.device)
+                    rows = (sentences.unsqueeze(1) * self.heads + heads).unsqueeze(2) * k.size(2) + keys.unsqueeze(1)
+                    shape = [rows.size(0), self.heads, rows.size(2), self.head_dim]
+                    k = k.flatten(0, 2).index_select(0, rows.flatten()).view(shape)
+                    v = v.flatten(0, 2).index_select(0, rows.flatten()).view(shape)
+                self.store(incremental_state, k, v)
 
     def repeat(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], beams: int) -> None:
         """Give every hypothesis a cache of its own of the same keys, where it has none yet."""

@@ -49,20 +49,20 @@ def memory_columns(memory: Tensor, memory_padding: Optional[Tensor], queries: in
     return real[:, None, None].expand(-1, -1, queries, -1)
 
 
-def ancestors_mask(ancestors: Tensor) -> Optional[Tensor]:
-    """Return the mask by which a hypothesis sees its own past among those of its sentence.
+def living_keys(visible: Tensor) -> Optional[Tensor]:
+    """Return the keys that some hypothesis sees; the others' hypotheses were abandoned.
 
     Args:
-        ancestors: B x beams x T, at each step the number of the hypothesis that this one continues.
+        visible: B x beams x S, which keys each hypothesis sees.
 
     Returns:
-        B x 1 x beams x (T * beams), or None with one beam.
+        B x (the most that a sentence has), numbers of keys in their order; where there are fewer, dead ones follow.
+        None with one beam, which sees all.
     """
-    beams = ancestors.size(1)
-    if beams == 1:
+    if visible.size(1) == 1:
         return None
-    own = ancestors.unsqueeze(3) == torch.arange(beams, device=ancestors.device)
-    return own.flatten(2).unsqueeze(1)
+    living = visible.any(1)
+    return living.to(torch.uint8).sort(stable=True, dim=1, descending=True)[1][:, : int(living.sum(1).max())]
 
 
 def beam_size(new_order: Tensor, sentences: int) -> int:

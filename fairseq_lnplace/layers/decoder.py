@@ -11,9 +11,10 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.beams import (
-    ancestors_mask,
+    beam_size,
     decoder_mask,
     is_identity,
+    living_keys,
     memory_columns,
     real_keys,
     sentences_of,
@@ -99,9 +100,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             causal = causal and self_mask is None
         else:
             causal = False
-            ancestors = self.next_ancestors(incremental_state, prev_output_tokens.size(0), memory)
-            self_mask, past = self.step_mask(ancestors, memory, memory_padding)
-            beams = ancestors.size(1)
+            visible = self.next_visible(incremental_state, prev_output_tokens.size(0), memory)
+            self_mask, past = self.step_mask(visible, memory, memory_padding)
+            beams = visible.size(1)
         cross_mask = real_keys(memory_padding)
 
         x = self.embed(prev_output_tokens, incremental_state)
@@ -160,41 +161,41 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return decoder_mask(tokens.size(1), causal, hidden, before, memory_padding), padding
 
     def step_mask(
-        self, ancestors: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]
+        self, visible: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]
     ) -> Tuple[Optional[Tensor], int]:
         """Return self-attention's mask over the keys so far, and the number of keys that the cache holds."""
-        beams, steps = ancestors.size(1), ancestors.size(2)
-        past = (steps - 1) * beams
-        own = ancestors_mask(ancestors)
+        beams = visible.size(1)
+        past = visible.size(2) - beams
         if memory is None or not self.cross_self_attention:
-            return own, past
-        if own is None:
-            own = torch.ones(1, 1, 1, steps, dtype=torch.bool, device=memory.device)
+            return None if beams == 1 else visible.unsqueeze(1), past
         columns = memory_columns(memory, memory_padding, beams)
-        past = past + memory.size(1) if steps > 1 else 0
-        return torch.cat([columns, own.expand(columns.size(0), -1, beams, -1)], 3), past
+        past = past + memory.size(1) if past > 0 else 0
+        return torch.cat([columns, visible.unsqueeze(1)], 3), past
 
-    def next_ancestors(
+    def next_visible(
         self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
     ) -> Tensor:
-        """Return, and keep, which hypothesis each one continues at each step, with the newest step: B x beams x T.
+        """Return, and keep, which of its sentence's keys each hypothesis sees, the newest included: B x beams x S.
 
         The hypotheses of a sentence share a cache if they share the encoder's row; see :mod:`.beams`.
         """
         state = self.get_incremental_state(incremental_state, "beams")
         if state is None:
             beams = 1 if memory is None else rows // memory.size(0)
-            ancestors = torch.zeros(rows // beams, beams, 0, dtype=torch.long, device=self.version.device)
+            visible = torch.zeros(rows // beams, beams, 0, dtype=torch.bool, device=self.version.device)
         else:
-            known = state["ancestors"]
+            known = state["visible"]
             assert known is not None
-            ancestors = known
-        beams = ancestors.size(1)
-        newest = torch.arange(beams, device=ancestors.device).view(1, -1, 1).expand(ancestors.size(0), -1, -1)
-        ancestors = torch.cat([ancestors, newest], 2)
-        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors}
+            visible = known
+        newest = torch.eye(visible.size(1), dtype=torch.bool, device=visible.device)
+        visible = torch.cat([visible, newest.expand(visible.size(0), -1, -1)], 2)
+        self.keep_visible(incremental_state, visible)
+        return visible
+
+    def keep_visible(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> None:
+        """Put which keys each hypothesis sees into the cache."""
+        update: Dict[str, Optional[Tensor]] = {"visible": visible}
         self.set_incremental_state(incremental_state, "beams", update)
-        return ancestors
 
     @torch.jit.export
     def reorder_incremental_state_scripting(
@@ -202,32 +203,43 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
     ) -> None:
         """Follow the search: let each row continue the hypothesis at ``new_order``.
 
-        Within a sentence only the record of ancestors changes; no key or value moves.
+        Within a sentence only the record of what each hypothesis sees changes; no key or value moves. Where sentences
+        leave the batch, the keys of abandoned hypotheses go with them.
         """
         state = self.get_incremental_state(incremental_state, "beams")
         if state is None:
             return
-        ancestors = state["ancestors"]
-        assert ancestors is not None
-        beams = ancestors.size(1)
+        visible = state["visible"]
+        assert visible is not None
+        beams = visible.size(1)
+        if beams == 1 and not self.cross_self_attention:
+            made = beam_size(new_order, visible.size(0))
+            if made > 1:  # the search makes hypotheses of each sentence, which share its keys
+                self.keep_visible(incremental_state, visible.expand(-1, made, -1))
+                return
         kept = sentences_of(new_order, beams)
         if kept is None:  # rows go to other sentences: from now on each has a cache of its own
-            self.ungroup(incremental_state, ancestors)
-            ancestors = torch.zeros_like(ancestors).view(-1, 1, ancestors.size(2))
+            visible = self.ungroup(incremental_state, visible)
             beams, kept = 1, new_order
-        if not is_identity(kept, ancestors.size(0)):
-            for layer in self.layers:
-                layer.select(incremental_state, kept)
-            ancestors = ancestors.index_select(0, kept)
+        moved = not is_identity(kept, visible.size(0))
+        if moved:
+            visible = visible.index_select(0, kept)
         own = torch.remainder(new_order, beams).view(-1, beams, 1)
-        update: Dict[str, Optional[Tensor]] = {"ancestors": ancestors.gather(1, own.expand(-1, -1, ancestors.size(2)))}
-        self.set_incremental_state(incremental_state, "beams", update)
+        visible = visible.gather(1, own.expand(-1, -1, visible.size(2)))
+        if moved:
+            keys = living_keys(visible)
+            for layer in self.layers:
+                layer.select(incremental_state, kept, keys)
+            if keys is not None:
+                visible = visible.gather(2, keys.unsqueeze(1).expand(-1, beams, -1))
+        self.keep_visible(incremental_state, visible)
 
-    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], ancestors: Tensor) -> None:
-        """Give every hypothesis a cache of its own."""
-        steps = torch.arange(ancestors.size(2), device=ancestors.device)
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> Tensor:
+        """Give every hypothesis a cache of its own, and return that it sees all of it: (B * beams) x 1 x T."""
+        keys = visible.nonzero()[:, 2].view(visible.size(0), visible.size(1), -1)  # each sees as many as the others
         for layer in self.layers:
-            layer.ungroup(incremental_state, steps * ancestors.size(1) + ancestors)
+            layer.ungroup(incremental_state, keys)
+        return torch.ones_like(keys, dtype=torch.bool).view(-1, 1, keys.size(2))
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Return attention weights in evaluation only if ``need_attn``."""

@@ -270,11 +270,13 @@ class TransformerDecoderLayer(TransformerLayer):
         return x, weights, second, self_scores, cross_scores
 
     @torch.jit.export
-    def select(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], sentences: Tensor) -> None:
-        """Keep the cache of these sentences, in this order."""
-        self.self_attn.select(incremental_state, sentences)
+    def select(
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], sentences: Tensor, keys: Optional[Tensor]
+    ) -> None:
+        """Keep the cache of these sentences, in this order, and of their past these ``keys`` (B x S, by number)."""
+        self.self_attn.select(incremental_state, sentences, keys)
         if self.encoder_attn is not None:
-            self.encoder_attn.select(incremental_state, sentences)
+            self.encoder_attn.select(incremental_state, sentences, None)
 
     @torch.jit.export
     def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], keys: Tensor) -> None:
