@@ -19,6 +19,8 @@ __all__ = ["draw", "markdown", "record_of", "table"]
 
 Record = dict[str, Any]
 
+VALIDATED = ("epoch", "updates", "loss", "nll_loss", "ppl", "accuracy")  # not every criterion logs all of them
+
 
 def record_of(run: TrainedRun) -> Record:
     """Return a run's results.
@@ -35,7 +37,7 @@ def record_of(run: TrainedRun) -> Record:
         "command": run.command,
         "updates": run.updates,
         "seconds": round(run.log.seconds, 1),
-        "valid": [{key: row[key] for key in ("epoch", "updates", "loss", "nll_loss", "ppl")} for row in run.log.valid],
+        "valid": [{key: row[key] for key in VALIDATED if key in row} for row in run.log.valid],
         "scores": [
             {
                 "subset": evaluation.subset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairseq_lnplace.experiments.claims import CLAIMS, Claim, Outcome, Results, Verdict
+from fairseq_lnplace.experiments.results import record_of
+from fairseq_lnplace.files import write_json
 from fairseq_lnplace.report import page
 from fairseq_lnplace.report.crosstab import Crosstab, crosstab
 from fairseq_lnplace.report.measured import read_measured
@@ -113,8 +115,9 @@ def table_of(experiment: Experiment) -> Crosstab | None:
 
 
 def show(experiment: Experiment, console: Console) -> None:
-    """Print what came of an experiment, and write the page beside its file."""
-    if found := table_of(experiment):
+    """Print what came of an experiment; write it as data and as a page beside the experiment's file."""
+    found = table_of(experiment)
+    if found:
         printed = Table(*found.headings, title=experiment.about["title"], caption=found.caption)
         for line in found.lines:
             printed.add_row(*line)
@@ -122,8 +125,23 @@ def show(experiment: Experiment, console: Console) -> None:
     for claim, verdict in experiment.claims:
         told = f"{escape(claim.text)} ({claim.source}): [b]{verdict.verdict}[/b]; {escape(verdict.evidence)}"
         console.print(told, soft_wrap=True, highlight=False)
+    write_json(experiment.path.with_suffix(".results.json"), results_of(experiment, found))
     output = experiment.path.with_suffix(".html")
     files = [experiment.path.parent / file for file in experiment.about["measurements"].values()]
     measured = read_measured([file.parent for file in files])
     page.write(output, page.build(experiment.runs, measured=measured, **shown([experiment])))
     console.print(f"{output} shows it all", soft_wrap=True, highlight=False)
+
+
+def results_of(experiment: Experiment, found: Crosstab | None) -> dict[str, Any]:
+    """Return the results as data: the table, the claims, and each training's record."""
+    about = ("title", "source", "scale", "command", "minutes", "core_minutes", "cores", "versions")
+    return {
+        "name": experiment.about["experiment"],
+        **{name: experiment.about[name] for name in about},
+        "table": asdict(found) if found else None,
+        "claims": [
+            {"claim": claim.text, "source": claim.source, **asdict(verdict)} for claim, verdict in experiment.claims
+        ],
+        "runs": [record_of(run) for run in experiment.runs],
+    }
