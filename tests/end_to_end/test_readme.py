@@ -26,6 +26,9 @@ INSTEAD = {
     "bash scripts/quickstart.sh": f"bash '{ROOT}/scripts/quickstart.sh' --data data/prepared/quickstart "
     "--dest runs/quickstart -- --max-update 2",
     "bash scripts/test.sh": "",
+    "bash scripts/reproduce.sh depth": f"bash '{ROOT}/scripts/reproduce.sh' depth --data data/prepared/quickstart "
+    "--dest runs/depth",
+    "bash scripts/reproduce.sh wmt": f"bash '{ROOT}/scripts/reproduce.sh' wmt",
     "--max-epoch 5": "--max-epoch 3",
     "max_epoch=5": "max_epoch=1",
 }
@@ -101,7 +104,8 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
             build_parser([name]).parse_args([name, "--help"])
     known = fairseq_help() + capsys.readouterr().out
     known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
-    for commands in ("commands/show*.py", "commands/diagnose*.py", "diagnostics/command.py"):
+    parsers_apart = ("commands/show*.py", "commands/diagnose*.py", "diagnostics/command.py", "experiments/reproduce.py")
+    for commands in parsers_apart:
         known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "fairseq_lnplace").glob(commands))
     existing = set(re.findall(r"--[a-z][\w-]*", known))
     used = set(re.findall(r"(?<![-\w<])--[a-z][\w-]*", README))
