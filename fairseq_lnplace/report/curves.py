@@ -21,7 +21,8 @@ Points = tuple[Array, Array]
 
 # How far a training has come: the unit, and what an axis calls it.
 UNITS = {"updates": "updates", "epochs": "epochs", "minutes": "minutes of updates, without validation"}
-POINTS = 20_000  # in one figure; longer lines are averaged over neighbouring points
+# Points in one figure and in one line; longer lines are averaged over neighbouring points.
+POINTS = 4000
 POINTS_EACH = 400
 
 

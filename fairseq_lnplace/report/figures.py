@@ -156,4 +156,5 @@ def svg(figure: Figure, name: str) -> str:
     used = set(re.findall(r'(?:href="|url\()#([\w-]+)', text))
     text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
     text = re.sub(r' id="(?!moving)([^"]*)"', lambda id: f' id="{name}-{id[1]}"' if id[1] in used else "", text)
+    text = re.sub(r"(\.\d\d)\d+", r"\1", text)  # a hundredth of a point is enough
     return re.sub(r"\s*\n\s*", "\n", text)

@@ -18,6 +18,7 @@ __all__ = ["SIDES", "Panel", "Row", "layer_line", "positions_of", "trained_panel
 Row = Mapping[str, Any]
 
 POSITIONS = 60  # of the slider, at most
+POINTS = 50_000  # rows of the statistics at all positions of the slider, at most
 SIDES = ("encoder", "decoder")
 PARTS = {"SA": "self-attention", "CA": "cross-attention", "FF": "feed-forward"}
 
@@ -45,11 +46,12 @@ def layer_line(title: str, placement: str, variant: int, values: Mapping[int, Sp
     return Line(title, placement, variant, np.array([*values], dtype=float), numbers[:, 0], low, high)
 
 
-def positions_of(runs: Sequence[TrainedRun]) -> list[int]:
-    """Return the updates at which the statistics of any run were logged, or POSITIONS of them, evenly chosen."""
-    updates = sorted({row["updates"] for run in runs for row in run.layer_stats})
-    chosen = np.linspace(0, len(updates) - 1, min(POSITIONS, len(updates))).round()
-    return [int(updates[int(index)]) for index in chosen]
+def positions_of(groups: Sequence[Group]) -> list[int]:
+    """Return the updates at which the statistics of any run were logged, or as many of them as a page can hold."""
+    updates = sorted({row["updates"] for group in groups for run in group.runs for row in run.layer_stats})
+    shown = sum(len(_History(group.runs[0]).at(updates[-1])) for group in groups) if updates else 0
+    count = min(len(updates), POSITIONS, max(2, POINTS // max(shown, 1)))
+    return [updates[int(place)] for place in np.linspace(0, len(updates) - 1, count).round()]
 
 
 class _History:

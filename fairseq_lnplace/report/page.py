@@ -107,7 +107,7 @@ def build(
         tables: further views of the results.
     """
     groups = grouped(runs)
-    positions = positions_of(runs)
+    positions = positions_of(groups)
     trained = [(panel, *layer_figure(panel)) for panel in trained_panels(groups, positions)]
     return _template().render(
         heading=heading,

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TINY = [
     *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16", "--decoder-embed-dim", "16"),
     *("--encoder-ffn-embed-dim", "16", "--decoder-ffn-embed-dim", "16", "--max-epoch", "2"),
-    *("--save-interval-updates", "4"),
+    *("--save-interval-updates", "4", "--log-layer-stats", "4"),
 ]
 
 pytestmark = pytest.mark.slow
@@ -81,6 +81,16 @@ def test_table_results_and_picture(straight: tuple[Path, str]) -> None:
         signature = run["scores"][0]["signatures"][0]
         assert signature.startswith("nrefs:1|")
         assert signature in output
+
+
+def test_it_ends_with_the_report(straight: tuple[Path, str]) -> None:
+    dest, output = straight
+    assert f"To see it all, open {dest / 'report.html'}\n" in output
+    page = (dest / "report.html").read_text(encoding="utf-8")
+    assert "3 trainings: 3 finished." in page
+    assert 'aria-label="Effective depth"' in page
+    assert 'type="range"' in page, "the layers during training"
+    assert "bash scripts/quickstart.sh -- --encoder-layers 1" in page
 
 
 def test_a_second_call_trains_nothing(data: Path, straight: tuple[Path, str]) -> None:

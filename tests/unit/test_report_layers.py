@@ -26,7 +26,7 @@ def gradients(panels: list[Panel]) -> Panel:
 
 
 def test_every_time_shows_the_newest_statistics_of_each_run(groups: list[Group]) -> None:
-    positions = positions_of([run for group in groups for run in group.runs])
+    positions = positions_of(groups)
     assert positions == [10, 20, 30]
     panels = trained_panels(groups, positions)
     assert [panel.ylabel for panel in panels] == [
@@ -46,8 +46,13 @@ def test_every_time_shows_the_newest_statistics_of_each_run(groups: list[Group])
 
 def test_the_slider_has_a_limited_number_of_positions(groups: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "POSITIONS", 2)
-    assert positions_of(groups[0].runs) == [10, 30]
+    assert positions_of(groups) == [10, 30]
     assert positions_of([]) == []
+
+
+def test_many_layers_and_settings_have_fewer_positions(groups: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "POINTS", 8)  # two layers in each of two settings: two times
+    assert positions_of(groups) == [10, 30]
 
 
 def test_measurements_are_found_at_any_depth_and_other_files_of_their_names_are_none(tmp_path: Path) -> None:
