@@ -34,7 +34,7 @@ setup(
     packages=find_packages(include=["fairseq_lnplace", "fairseq_lnplace.*"]),
     # Named, so that an editable install is one line with this folder's path: cheaper at start than an import finder.
     package_dir={"": "."},
-    package_data={"fairseq_lnplace": ["py.typed", "fairseq_lnplace.pth", "experiments/*.yaml", "report/*.jinja"]},
+    package_data={"fairseq_lnplace": ["py.typed", "fairseq_lnplace.pth", "*/*.yaml", "report/*.jinja"]},
     data_files=[(SITE_PACKAGES, ["fairseq_lnplace/fairseq_lnplace.pth"])],
     entry_points={"console_scripts": ["lnplace=fairseq_lnplace.cli:main"]},
     options={"bdist_wheel": {"python_tag": f"cp{sys.version_info.major}{sys.version_info.minor}"}},

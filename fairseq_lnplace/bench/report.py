@@ -24,6 +24,7 @@ COLUMNS = {
     "speed": ("speed", "{:.2f}x"),
     "speed_range": ("rounds", "{0[0]:.2f}-{0[1]:.2f}"),
     "tokens_per_second": ("tokens/s", "{:.0f}"),
+    "tokens_per_update": ("tokens/update", "{:.0f}"),
     "sentences_per_second": ("sentences/s", "{:.1f}"),
     "share_of_peak": ("of peak", "{:.0%}"),
     "memory": ("memory", "{:.2f}x"),

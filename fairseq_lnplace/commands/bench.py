@@ -16,6 +16,7 @@ EXAMPLE = "lnplace bench train --arch transformer_preln_final_tiny --data data/p
 WORKS = {
     "train": "updates of fairseq's trainer (forward, loss, backward, optimizer)",
     "generate": "beam search",
+    "ctranslate2": "beam search with a checkpoint's weights, by CTranslate2, too",
     "memory": "peak memory of training, in a process for each side",
     "depth": "time and peak memory of training against the number of layers",
     "placements": "training with every placement, against Pre-LN",
@@ -41,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="compare our models under --compile, too")
     parser.add_argument("--options", default="", metavar="'--NAME …'", help="options of fairseq-train for every side")
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="generate: a trained model of ours, in place of --arch"
+        "--checkpoint", type=Path, metavar="FILE", help="generate, ctranslate2: a model of ours, in place of --arch"
     )
-    parser.add_argument("--beam", type=int, default=5, metavar="N", help="generate: hypotheses that are kept")
+    parser.add_argument(
+        "--beam", type=int, default=5, metavar="N", help="generate, ctranslate2: hypotheses that are kept"
+    )
     parser.add_argument("--float64", action="store_true", help="generate: in double precision")
     parser.add_argument("--layers", default="2,4,8,16", metavar="N,…", help="depth: layers of encoder and of decoder")
     parser.add_argument("--output", type=Path, default=Path("runs/bench"), metavar="DIR", help="for WORK.json and .png")
@@ -104,14 +107,17 @@ def measured(args: argparse.Namespace, setting: Any) -> list[dict[str, Any]]:
     Raises:
         LnplaceError: an option is out of range.
     """
+    from fairseq_lnplace.bench.ctranslate2 import bench_ctranslate2
     from fairseq_lnplace.bench.generate import bench_generate
     from fairseq_lnplace.bench.memory import bench_depth, bench_memory
     from fairseq_lnplace.bench.train import bench_placements, bench_train
     from fairseq_lnplace.errors import must_be
 
-    if args.work == "generate":
+    if args.work in ("generate", "ctranslate2"):
         if args.beam < 1:
             raise must_be("--beam", "at least 1", args.beam)
+        if args.work == "ctranslate2":
+            return bench_ctranslate2(setting, args.checkpoint, args.beam)
         return bench_generate(setting, args.beam, args.checkpoint, args.float64)
     if args.work == "depth":
         layers = args.layers.split(",")

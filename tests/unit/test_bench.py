@@ -114,6 +114,26 @@ def test_the_same_text_is_generated(corpus: Path) -> None:
     assert ours["sentences_per_second"] > 0
 
 
+def test_ctranslate2_translates_the_same_batches(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with setting(corpus).sides() as sides:
+        trainer = sides[1].trainer()
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(tmp_path / "ours.pt"), {})
+    options = ["--data", str(corpus), "--max-tokens", "100", "--batches", "1", "--rounds", "1", "--beam", "1", "--cpu"]
+    command = ["bench", "ctranslate2", *options, "--output", str(tmp_path / "bench")]
+    assert main([*command, "--checkpoint", str(tmp_path / "ours.pt"), "--json"]) == 0
+    stock, ours, ctranslate2 = json.loads(capsys.readouterr().out)["rows"]
+    assert [each["side"] for each in (stock, ours, ctranslate2)] == ["stock", "fairseq_lnplace", "CTranslate2"]
+    assert stock["identical"] == ours["identical"] == ctranslate2["identical"] == 1.0
+    assert all(each["sentences_per_second"] > 0 for each in (stock, ours, ctranslate2))
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        "lnplace: `--checkpoint` must be given, to compare with CTranslate2, but is left out\n"
+    )
+
+
 def test_what_is_no_translation_model_of_ours_is_refused(corpus: Path) -> None:
     with pytest.raises(LnplaceError, match="`--arch` must be an architecture of transformer_lnplace"):
         sides_of(["transformer_lm_postln"], "stock", corpus)
