@@ -16,7 +16,9 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds, a diverged and an interrupted training, with statistics and a measurement."""
     folder = tmp_path_factory.mktemp("runs") / "grid"
     for seed, loss in ((1, "4"), (2, "3")):
-        cell = write_cell(folder / f"pre-{seed}", log=inner(10) + valid(10, loss) + inner(20), seed=seed)
+        cell = write_cell(
+            folder / f"pre-{seed}", log=inner(10) + valid(10, loss) + inner(20) + valid(20, "8"), seed=seed
+        )
         write_evaluation(cell, "checkpoint_best", "test", 20.0 + seed)
         write_evaluation(cell, "checkpoint1", "valid", 9.0)
         write_layer_stats(cell, [10, 20])
