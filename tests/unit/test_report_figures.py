@@ -88,6 +88,22 @@ def test_figures_are_well_formed_and_clash_with_nothing() -> None:
         assert set(used) == set(re.findall(r' id="([^"]*)"', svg))
 
 
+def test_small_numbers_stand_at_the_axis_in_full() -> None:
+    svg = progress_figure([line([0, 10], [0.0005, 0.002])], LOSS, "updates")
+    assert tick_of(svg, r"0\.0020*") < tick_of(svg, r"0\.0010*")
+    svg, _ = layer_figure(Panel("name", "layer", "norm", True, [[line([1, 2], [0.0005, 0.002])]]))
+    assert tick_of(svg, r"0\.001") < tick_of(svg, r"0\.0005")
+
+
+def test_learning_rates_that_are_the_same_all_show() -> None:
+    rates = Metric("lr", "learning rate", LOSS.values)
+    lines = [line([0, 10], [1, 2]), line([0, 10], [1, 2], "preln_final")]
+    widths = re.findall(
+        r"stroke: #(?:d55e00|0072b2); stroke-width: (\S+?)[;\"]", progress_figure(lines, rates, "updates")
+    )
+    assert float(widths[0]) > float(widths[1])
+
+
 def test_published_values_are_dashed() -> None:
     ours = progress_figure([line([0, 1], [1, 2])], LOSS, "epochs")
     theirs = progress_figure([line([0, 1], [1, 2], published=True)], LOSS, "epochs")
