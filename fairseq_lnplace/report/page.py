@@ -225,7 +225,8 @@ def _measurement(measured: Measured, groups: Sequence[Group], name: str) -> dict
 def _settings(settings: Mapping[str, Any]) -> str:
     """Return in words what was measured on."""
     text = Path(settings["data"]).name if settings.get("data") else "random text"
-    return f"on {settings['batches']} batches of {settings['batch_tokens']} tokens of {text}"
+    batches = f"{settings['batches']} batch{'es' * (settings['batches'] > 1)}"
+    return f"on {batches} of {settings['batch_tokens']} tokens of {text}"
 
 
 def _versions(runs: Sequence[TrainedRun]) -> dict[str, dict[str, str]]:

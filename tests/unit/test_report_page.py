@@ -112,7 +112,7 @@ def test_the_slider_has_the_updates_of_the_statistics(page: BeautifulSoup) -> No
 
 def test_effective_depth_is_in_a_table(page: BeautifulSoup) -> None:
     assert rows_of(page, "Effective depth")[1:] == [["Pre-LN", "decoder", "2", "1.10", "1.00"]]
-    assert page.select_one("#measured h3").get_text() == "depth, on 1 batches of 500 tokens of toy"
+    assert page.select_one("#measured h3").get_text() == "depth, on 1 batch of 500 tokens of toy"
 
 
 def test_versions_and_commands(page: BeautifulSoup) -> None:
