@@ -39,11 +39,15 @@ choose_variant() {
     esac
 }
 
-# already_made DEST LINES... — whether DEST is whole. Where its prepared.json lacks one of the LINES, the script ends.
+# already_made DEST LINES... — whether DEST is whole. Where it holds something else, or its prepared.json lacks one of the
+# LINES, the script ends.
 already_made() {
     local dest=$1 line
     shift
-    [[ -e $dest/prepared.json ]] || return 1
+    if [[ ! -e $dest/prepared.json ]]; then
+        [[ ! -e $dest || -z $(ls -A "$dest") ]] || fail "$dest holds something else; choose another folder with --dest."
+        return 1
+    fi
     for line in "$@"; do
         grep -qF -- "$line" "$dest/prepared.json" ||
             fail "$dest was made with other settings; remove it, or choose another folder with --dest."
@@ -129,10 +133,11 @@ help_pages() {
         cp "$packages"/libreoffice-help-{de,en-us}_*.deb "$scratch" 2>/dev/null ||
             fail "$packages does not hold the packages libreoffice-help-de and libreoffice-help-en-us."
     else
+        command -v apt-get >/dev/null || fail "apt-get is not here; give the packages with --packages."
         say "downloading LibreOffice's help in German and English (5 MB)" >&2
         # A fresh machine has no lists of packages yet, and only root may fetch them.
         download_help 2>/dev/null || { [[ $(id -u) -eq 0 ]] && apt-get -qq update && download_help; } >&2 ||
-            fail "apt cannot download libreoffice-help-de and -en-us; run apt-get update as root."
+            fail "apt cannot download libreoffice-help-de and -en-us; run apt-get update as root, or give them with --packages."
     fi
     for package in "$scratch"/*.deb; do
         dpkg-deb -x "$package" "$scratch/unpacked" || fail "$(basename "$package") is not a whole package."

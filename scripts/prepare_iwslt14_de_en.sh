@@ -69,6 +69,7 @@ if [[ ! -e $text ]]; then
     unpack "$archive"
     say "taking the text out, some minutes" >&2
     lnplace corpus --iwslt14 "$scratch/unpacked" --dest "$text"
+    rm -r "$scratch/unpacked"
 fi
 say "preparing $note, some minutes" >&2
 lnplace prepare --source-lang de --target-lang en "${encoding[@]}" --vocab-size "$vocab_size" --note "$note" \

@@ -93,6 +93,7 @@ if [[ ! -e $text ]]; then
     unpack "${archives[@]}"
     say "taking the text out, some minutes" >&2
     lnplace corpus --wmt14 "$scratch/unpacked" --news-commentary "$commentary" --valid-set "$valid" --dest "$text"
+    rm -r "$scratch/unpacked"
 fi
 say "preparing $note, some hours" >&2
 lnplace prepare --source-lang en --target-lang de "${encoding[@]}" --vocab-size "$vocab_size" --note "$note" \

@@ -90,11 +90,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return what ``prepared.json`` of a folder says.
 
     Raises:
-        LnplaceError: there is none.
+        LnplaceError: there is none, or a broken one.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise LnplaceError(f"{folder} was not made by lnplace: {MANIFEST} cannot be read") from error
     return manifest
 

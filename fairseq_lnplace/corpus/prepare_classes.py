@@ -80,6 +80,8 @@ def prepare_classes(settings: ClassSettings, dest: Path, workers: int = 1) -> di
     """
     labels = _labels(settings)
     model = read_manifest(settings.model_data)
+    if "language" not in model:
+        raise must_be("--model-data", "a folder that `lnplace prepare-text` made", settings.model_data)
     encoding = Encoding.of(model)
     pieces = encoding.load(settings.model_data)
     split_line = encoding.words.splitter(model["language"])

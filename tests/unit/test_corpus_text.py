@@ -184,3 +184,5 @@ def test_the_commands_work_on_the_toy_corpus(tmp_path: Path, capsys: pytest.Capt
     assert "always the same answer is right in 50.0%" in capsys.readouterr().out
     assert main([*argv[:-1], str(tmp_path), "--dest", str(tmp_path / "no")]) == 1
     assert "was not made by lnplace" in capsys.readouterr().err
+    assert main([*argv[:-1], str(tmp_path / "classes"), "--dest", str(tmp_path / "no")]) == 1
+    assert "`--model-data` must be a folder that `lnplace prepare-text` made" in capsys.readouterr().err
