@@ -124,6 +124,7 @@ def build(
         differing=differing_options(groups),
         common=common_options(groups),
         units=UNITS,
+        diverged=any(run.state == "diverged" for run in runs),
         curves=_curves(groups, published),
         published=[(each, swatch(each.line)) for each in published],
         trained=[(panel, svg) for panel, svg, _ in trained],
