@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.report.groups import Group, Spread
 from fairseq_lnplace.report.layers import SIDES, Panel, Row, layer_line
+from fairseq_lnplace.report.runs import read_json
 
 __all__ = ["Measured", "depth_rows", "measured_panels", "read_measured"]
 
@@ -40,15 +41,19 @@ class Measured:
 
 
 def read_measured(paths: Sequence[Path]) -> list[Measured]:
-    """Return the measurements that lie in folders, at any depth."""
-    found = dict.fromkeys(
-        file.resolve() for path in paths for name in FILES for file in sorted(path.rglob(f"{name}.json"))
-    )
-    contents = {path: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    """Return the measurements that lie in folders, at any depth.
+
+    Raises:
+        LnplaceError: a folder is not there.
+    """
+    if absent := [path for path in paths if not path.is_dir()]:
+        raise must_be("--diagnose", "a folder that `lnplace diagnose` wrote", f"{absent[0]}, which is none")
+    files = (file for path in paths for name in FILES for file in sorted(path.rglob(f"{name}.json")))
+    contents = {file: read_json(file) for file in dict.fromkeys(file.resolve() for file in files)}
     return [
-        Measured(path.stem, path, content)
-        for path, content in contents.items()
-        if isinstance(content, dict) and "settings" in content and FILES[path.stem] in content
+        Measured(file.stem, file, content)
+        for file, content in contents.items()
+        if isinstance(content, dict) and "settings" in content and FILES[file.stem] in content
     ]
 
 

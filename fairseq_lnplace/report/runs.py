@@ -25,7 +25,7 @@ from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.experiments.training_log import TrainingLog, last_line, read_log
 
-__all__ = ["Evaluation", "TrainedRun", "placement_of", "read_run", "read_runs"]
+__all__ = ["Evaluation", "TrainedRun", "placement_of", "read_json", "read_run", "read_runs"]
 
 CELL = "cell.json"
 LOG = "train.log"
@@ -159,7 +159,7 @@ def read_run(folder: Path) -> TrainedRun:
     """
     if not folder.is_dir():
         raise must_be("RUN", "the folder of a training", f"{folder}, which is not there")
-    cell = _json(folder / CELL) or {}
+    cell = read_json(folder / CELL) or {}
     path = folder / LOG if cell else _log_of(folder)
     if path is None:
         raise _no_log(folder)
@@ -284,8 +284,8 @@ def _state_of_log(path: Path, log: TrainingLog) -> str:
     return "failed" if re.match(r"[\w.]*(Error|Exception)\b", last) else "interrupted"
 
 
-def _json(path: Path) -> Any:
-    """Return a JSON file's content, or None where there is none."""
+def read_json(path: Path) -> Any:
+    """Return a JSON file's content, or None where there is none, or something else."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -295,7 +295,7 @@ def _json(path: Path) -> Any:
 def _evaluations(folder: Path) -> Iterator[Evaluation]:
     """Give the evaluations whose records lie in the folder."""
     for path in sorted(folder.glob("*.json")):
-        record = _json(path)
+        record = read_json(path)
         if not (isinstance(record, dict) and {"subset", "checkpoint", "decoding"} <= record.keys()):
             continue
         checkpoint = Path(record["checkpoint"])

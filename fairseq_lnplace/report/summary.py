@@ -96,6 +96,8 @@ def headline(groups: Sequence[Group]) -> str:
     """Return in a sentence or two how many trainings there are, what became of them, and which is ahead."""
     runs = [run for group in groups for run in group.runs]
     states = Counter(run.state for run in runs)
+    if not runs:
+        return "No training."
     count = f"{len(runs)} training{'s' * (len(runs) > 1)}"
     settings = f" of {len(groups)} settings" if 1 < len(groups) < len(runs) else ""
     told = [f"{count}{settings}: {', '.join(f'{number} {state}' for state, number in states.most_common())}."]

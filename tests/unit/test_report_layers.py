@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from written_runs import write_cell, write_depth, write_layer_stats
 
+from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.report import layers
 from fairseq_lnplace.report.groups import Group, Spread, grouped
 from fairseq_lnplace.report.layers import Panel, positions_of, trained_panels
@@ -58,8 +59,11 @@ def test_many_layers_and_settings_have_fewer_positions(groups: list[Group], monk
 def test_measurements_are_found_at_any_depth_and_other_files_of_their_names_are_none(tmp_path: Path) -> None:
     write_depth(tmp_path / "a" / "b" / "depth.json", "pre-1/checkpoint_best")
     (tmp_path / "gradients.json").write_text('{"experiment": "gradients"}')
+    (tmp_path / "activations.json").write_text("cut sho")
     (found,) = read_measured([tmp_path, tmp_path / "a"])
     assert (found.name, found.path) == ("depth", tmp_path / "a" / "b" / "depth.json")
+    with pytest.raises(LnplaceError, match=r"`--diagnose` must be a folder .* but is \S+/none, which is none"):
+        read_measured([tmp_path / "none"])
 
 
 def test_measured_checkpoints_bear_their_runs_titles(groups: list[Group], tmp_path: Path) -> None:
