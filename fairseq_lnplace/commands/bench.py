@@ -16,7 +16,7 @@ EXAMPLE = "lnplace bench train --arch transformer_preln_final_tiny --data data/p
 WORKS = {
     "train": "updates of fairseq's trainer (forward, loss, backward, optimizer)",
     "generate": "beam search",
-    "ctranslate2": "beam search with a checkpoint's weights, by CTranslate2, too",
+    "ctranslate2": "beam search with a checkpoint's weights, CTranslate2's beside it",
     "memory": "peak memory of training, in a process for each side",
     "depth": "time and peak memory of training against the number of layers",
     "placements": "training with every placement, against Pre-LN",
