@@ -10,8 +10,8 @@ from pathlib import Path
 
 __all__ = ["TrainingLog", "last_line", "read_log"]
 
-# A printed line names its logger; one that --log-file wrote is the bare record, and its names tell what it is of.
-_LINE = re.compile(r'(?: \| (train_inner|train|valid) \| |^(?=\{"epoch"))(\{.*\})$')
+# A record as fairseq-train prints it, as --log-file writes it, and as fairseq-hydra-train logs it.
+_LINE = re.compile(r'(?:^| \| (?:train_inner|train|valid) \| |\]\[INFO\] - )(\{"epoch".*\})$')
 
 Row = dict[str, float]
 
@@ -39,7 +39,7 @@ class TrainingLog:
 
 
 def _kind(record: dict[str, object]) -> str:
-    """Return what a bare record is of: ``train_inner``, ``train``, or the subset that was validated on."""
+    """Return what a record is of: ``train_inner``, ``train``, or the subset that was validated on."""
     loss = next((name for name in record if name == "loss" or name.endswith("_loss")), "")
     return "train_inner" if loss == "loss" else loss.removesuffix("_loss")
 
@@ -71,8 +71,8 @@ def read_log(path: Path, tail: int | None = None) -> TrainingLog:
     rows: dict[str, dict[float, Row]] = {"train_inner": {}, "train": {}, "valid": {}}
     for line in _text(path, tail).split("\n"):
         if match := _LINE.search(line):
-            record = json.loads(match[2])
-            kind = match[1] or _kind(record)
+            record = json.loads(match[1])
+            kind = _kind(record)
             if kind not in rows:
                 continue
             row = _row(record, "" if kind == "train_inner" else f"{kind}_")

@@ -73,11 +73,14 @@ def test_the_last_line_that_says_something(log: Path) -> None:
     assert last_line(log) == "ValueError: too small"
 
 
-def test_what_log_file_writes_is_read_like_what_is_printed(tmp_path: Path) -> None:
+def test_a_record_is_read_however_it_was_logged(tmp_path: Path) -> None:
     lines = inner(50) + valid(50, "6") + valid(50, "7").replace("valid", "other") + inner(100)
-    printed, bare = tmp_path / "printed.log", tmp_path / "bare.log"
+    printed, bare, hydra = (tmp_path / f"{name}.log" for name in ("printed", "bare", "hydra"))
     printed.write_text(lines)
-    # fairseq writes the bare records, each twice, and no name of the logger
-    bare.write_text("".join(2 * f"{line.split(' | ')[3]}\n" for line in lines.splitlines()))
+    parts = [line.split(" | ") for line in lines.splitlines()]
+    # --log-file: bare records, each twice, and no name of the logger
+    bare.write_text("".join(2 * f"{record}\n" for *_, record in parts))
+    hydra.write_text("".join(f"[{time},893][{name}][{level}] - {record}\n" for time, level, name, record in parts))
+    assert [row["loss"] for row in read_log(printed).valid] == [6]
     assert read_log(bare) == read_log(printed)
-    assert [row["loss"] for row in read_log(bare).valid] == [6]
+    assert read_log(hydra) == read_log(printed)
