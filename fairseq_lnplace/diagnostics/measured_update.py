@@ -118,8 +118,7 @@ def gradients(parameters: Parameters, optimizer: Any) -> dict[Place, float]:
     else:
         factor = float(getattr(optimizer, "_multiply_factor", 1.0))
     return {
-        place: factor * norm([each.grad for each in own if each.requires_grad and each.grad is not None])
-        for place, own in parameters.items()
+        place: factor * norm([each.grad for each in own if each.grad is not None]) for place, own in parameters.items()
     }
 
 

@@ -73,6 +73,25 @@ def test_the_place_is_named(fault: Callable[[nn.Module], None], path: str, place
     assert message_of(trainer) == expected
 
 
+def test_compiled_layers(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, "preln_final")
+    layer, calls = trainer.get_model().encoder.layers[1], []
+    layer.compiles, layer._compiled_call_impl = True, lambda *args: calls.append(1) or layer._call_impl(*args)
+    forward_fault(layer.fc2)
+    assert message_of(trainer).endswith("came from encoder layer 2's feed-forward (forward)")
+    assert len(calls) == 2, "the update's own two batches"
+
+
+def test_a_gradient_of_the_stream_alone(tmp_path: Path) -> None:
+    """As of a norm whose input has no variance: no parameter of the sub-layer has such a gradient."""
+    trainer = tiny_trainer(tmp_path, "preln_final")
+    norm = trainer.get_model().decoder.layers[1].self_attn_layer_norm
+    first, usual = nn.Identity(), norm.enter
+    backward_fault(first)
+    norm.enter = lambda x, padding: usual(first(x * 1), padding)
+    assert message_of(trainer).endswith("came from decoder layer 2's self-attention (backward)")
+
+
 @pytest.mark.parametrize("fault", [forward_fault, backward_fault])
 def test_layers_that_are_recomputed(fault: Callable[[nn.Module], None], tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, "preln_final", checkpoint_activations=True)

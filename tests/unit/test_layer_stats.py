@@ -52,10 +52,13 @@ def norm(tensors: list[Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("translation", ""), ("lm", ""), ("bert", "sentence_encoder.")])
-def test_norms_of_a_layers_parts(kind: str, prefix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "placement", "prefix"),
+    [("translation", "normformer", ""), ("lm", "postln", ""), ("bert", "preln_final", "sentence_encoder.")],
+)
+def test_norms_of_a_layers_parts(kind: str, placement: str, prefix: str, tmp_path: Path) -> None:
     """Two batches accumulate, and the gradient is clipped to a tenth."""
-    trainer = tiny_trainer(tmp_path, "postln", kind, log_layer_stats=1, clip_norm=0.1)
+    trainer = tiny_trainer(tmp_path, placement, kind, log_layer_stats=1, clip_norm=0.1)
     before = deepcopy(trainer.get_model())
     losses, sizes, _ = zip(*(trainer.criterion(before, sample) for sample in samples(kind)), strict=True)
     (sum(losses) / sum(sizes)).backward()
@@ -311,6 +314,14 @@ def test_a_compiled_layer_runs_as_it_is_written_while_it_is_watched() -> None:
     assert len(seen) == 1
     assert layer.compiles
     assert layer(x) == "compiled"
+
+
+def test_compiled_layers_are_measured(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, "preln_final", log_layer_stats=1)
+    for layer in trainer.get_model().encoder.layers:
+        layer.compiles, layer._compiled_call_impl = True, lambda *args: pytest.fail("runs compiled")
+    train(trainer)
+    assert all(row.activation for row in rows_of(tmp_path) if row.layer)
 
 
 def test_taps_may_stand_on_each_other() -> None:
