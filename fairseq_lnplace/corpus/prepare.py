@@ -33,6 +33,7 @@ from fairseq_lnplace.corpus.encoding import (
 )
 from fairseq_lnplace.corpus.lines import read_lines, sha256, write_lines
 from fairseq_lnplace.corpus.pairs import SPLITS
+from fairseq_lnplace.corpus.pieces import Pieces
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file, new_folder, write_json
 from fairseq_lnplace.versions import versions
@@ -114,6 +115,38 @@ def _drop_pairs(settings: Settings, encoded: Sequence[Path], raw: Sequence[Path]
     return dropped
 
 
+def _write_words(settings: Settings, raw: Path, words: Path) -> None:
+    """Write every text with plain line ends, and its words."""
+    for language in settings.languages:
+        split_line = settings.words.splitter(language)
+        for split in SPLITS:
+            text = settings.path(split, language)
+            write_lines(raw / f"{split}.{language}", read_lines(text))
+            write_lines(words / f"{split}.{language}", map(split_line, read_lines(text)))
+
+
+def _write_pieces(settings: Settings, pieces: Pieces, words: Path, encoded: Path) -> None:
+    """Write the pieces of every text's words."""
+    for language in settings.languages:
+        for split in SPLITS:
+            name = f"{split}.{language}"
+            encode(pieces, words / name, encoded / name, settings.path(split, language))
+
+
+def _count(settings: Settings, raw: Path, encoded: Path) -> tuple[dict[str, dict[str, int]], Counter[str]]:
+    """Return the numbers of pairs and pieces of each split, and how often each piece occurs in training."""
+    counts: dict[str, dict[str, int]] = {}
+    frequencies: Counter[str] = Counter()
+    for split in SPLITS:
+        counts[split] = {"pairs": sum(1 for _ in read_lines(raw / f"{split}.{settings.source_lang}"))}
+        for language in settings.languages:
+            found = count(encoded / f"{split}.{language}")
+            counts[split][f"{language} pieces"] = found.total()
+            if split == "train":
+                frequencies += found
+    return counts, frequencies
+
+
 def prepare(settings: Settings, dest: Path, workers: int = 1) -> dict[str, Any]:
     """Make ``dest`` out of parallel text and return what its ``prepared.json`` says.
 
@@ -123,45 +156,27 @@ def prepare(settings: Settings, dest: Path, workers: int = 1) -> dict[str, Any]:
     for split in SPLITS:
         _check_pairs(settings, split)
     with new_folder("--dest", dest) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        words, encoded, raw, tokenised = Path(scratch, "words"), Path(scratch), folder / "raw", folder / "tokenised"
-        words.mkdir()
-        raw.mkdir()
-        for language in settings.languages:
-            split_line = settings.words.splitter(language)
-            for split in SPLITS:
-                name, text = f"{split}.{language}", settings.path(split, language)
-                write_lines(raw / name, read_lines(text))
-                write_lines(words / name, map(split_line, read_lines(text)))
+        raw, words, encoded = folder / "raw", Path(scratch, "words"), Path(scratch, "pieces")
+        for each in (raw, words, encoded):
+            each.mkdir()
         train = [f"train.{language}" for language in settings.languages]
+        _write_words(settings, raw, words)
         pieces = settings.learn(chain.from_iterable(read_lines(words / name, blank=True) for name in train))
         pieces.save(folder)
-        for split in SPLITS:
-            for language in settings.languages:
-                name = f"{split}.{language}"
-                encode(pieces, words / name, encoded / name, settings.path(split, language))
-                if split != "train" and not settings.words.raw:
-                    tokenised.mkdir(exist_ok=True)
-                    shutil.copyfile(words / name, tokenised / name)
+        _write_pieces(settings, pieces, words, encoded)
         dropped = 0
         if settings.max_pieces or settings.max_ratio:
             dropped = _drop_pairs(settings, [encoded / name for name in train], [raw / name for name in train])
+        if not settings.words.raw:
+            shutil.copytree(words, folder / "tokenised", ignore=shutil.ignore_patterns("train.*"))
 
-        frequencies: Counter[str] = Counter()
-        counts: dict[str, dict[str, int]] = {}
-        for split in SPLITS:
-            counts[split] = {"pairs": sum(1 for _ in read_lines(raw / f"{split}.{settings.source_lang}"))}
-            if split == "train" and dropped:
-                counts[split]["dropped"] = dropped
-            for language in settings.languages:
-                found = count(encoded / f"{split}.{language}")
-                counts[split][f"{language} pieces"] = found.total()
-                if split == "train":
-                    frequencies += found
+        counts, frequencies = _count(settings, raw, encoded)
+        counts["train"] |= {"dropped": dropped} if dropped else {}
         symbols = pieces.symbols(frequencies)
-        write_dictionary(dictionary := Path(scratch, "dict.txt"), symbols, frequencies)
+        write_dictionary(Path(scratch, "dict.txt"), symbols, frequencies)
         languages = ("--source-lang", settings.source_lang, "--target-lang", settings.target_lang)
         prefixes = {split: encoded / split for split in SPLITS}
-        binarise(prefixes, dictionary, folder, workers, *languages, "--joined-dictionary")
+        binarise(prefixes, Path(scratch, "dict.txt"), folder, workers, *languages, "--joined-dictionary")
         manifest = {
             "source_lang": settings.source_lang,
             "target_lang": settings.target_lang,
