@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes IWSLT14 German-English ready for fairseq, as the papers used it: 160,239 / 7,283 / 6,750 pairs, lower-cased, 10,000
-# joint byte-pair merges. Downloads 20 MB.
+# joint byte-pair merges. Downloads about 20 MB.
 #
 #   bash scripts/prepare_iwslt14_de_en.sh [OPTIONS]
 #

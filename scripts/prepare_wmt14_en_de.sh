@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes WMT14 English-German ready for fairseq, as the papers used it: about 4.5 million pairs, less those that are uneven or
-# long, newstest2013 and newstest2014, 37,000 joint byte-pair merges. Downloads 1.7 GB, takes about 20 GB and some hours.
+# long, newstest2013 and newstest2014, 37,000 joint byte-pair merges. Downloads some 2 GB, and takes some 20 GB and hours.
 #
 #   bash scripts/prepare_wmt14_en_de.sh [OPTIONS]
 #
