@@ -29,7 +29,6 @@ from fairseq_lnplace.onednn import linear_by_onednn
 __all__ = ["BeamSearchGenerator", "best_continuations", "install"]
 
 BLOCK = 64  # the number of words that best_continuations takes or leaves together
-MULTIPLE = 8  # of this a smaller batch is, so that its size comes again: oneDNN compiles code for each
 
 
 class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
@@ -78,7 +77,8 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
                 break
             order = beam.advance(best, is_end, unfinished)
             self.model.reorder_incremental_state(states, order)
-            encoded = self.model.reorder_encoder_out(encoded, order)
+            if order.numel() != log_probs.size(0):  # else rows moved within their sentence
+                encoded = self.model.reorder_encoder_out(encoded, order)
         if not all(finished):
             raise LnplaceError("Every sentence must be able to end, but the model gives the end of one no probability")
         return [[hypothesis for _, hypothesis in sorted(each, key=itemgetter(0), reverse=True)] for each in finished]
@@ -126,7 +126,7 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         each = torch.cat([beam.scores[rows], total.unsqueeze(1)], 1).diff()
         if self.normalize_scores:
             total = total / tokens.size(1) ** self.len_penalty
-        attention = tokens.new_empty(len(rows), 0) if beam.attention is None else beam.attention[rows].transpose(1, 2)
+        attention = torch.empty(len(rows), 0) if beam.attention is None else beam.attention[rows].transpose(1, 2)
         hypotheses = [
             {"tokens": t, "score": s, "attention": a, "alignment": torch.empty(0), "positional_scores": p}
             for t, s, a, p in zip(tokens, total, attention, each, strict=True)
@@ -167,7 +167,7 @@ class Beam:
     def see(self, attention: Tensor | None) -> None:
         """Record the attention of the newest position, R x S."""
         if attention is not None:
-            newest = attention.unsqueeze(1)
+            newest = attention.float().unsqueeze(1)
             self.attention = newest if self.attention is None else torch.cat([self.attention, newest], 1)
 
     def advance(self, best: Continuations, is_end: Tensor, unfinished: Tensor) -> Tensor:
@@ -194,13 +194,11 @@ class Beam:
         return order
 
     def staying(self, unfinished: Tensor) -> Tensor | None:
-        """Return which sentences stay where it is worth moving the others' caches; None where all do."""
-        sentences = int(unfinished.sum())
-        if sentences > MULTIPLE:
-            sentences += -sentences % MULTIPLE
-        if self.width == 1 != self.size or 8 * sentences > 7 * unfinished.numel():
+        """Return the sentences that stay, once an eighth may leave: that moves the others' caches."""
+        staying = unfinished.nonzero().flatten()
+        if self.width < self.size or 8 * len(staying) > 7 * len(unfinished):
             return None
-        return unfinished.byte().sort(stable=True, descending=True)[1][:sentences]
+        return staying
 
 
 class Continuations(NamedTuple):
@@ -230,10 +228,10 @@ def best_continuations(log_probs: Tensor, scores: Tensor, sentences: int, count:
     """
     rows, vocabulary = log_probs.shape
     count = min(count, rows // sentences * vocabulary - 1)
-    if vocabulary < 16 * BLOCK:
+    whole, rest = vocabulary // BLOCK, vocabulary % BLOCK
+    if whole < max(count, 16):
         totals, index = (log_probs + scores.unsqueeze(1)).view(sentences, -1).topk(count)
         return Continuations(totals, index % vocabulary, index // vocabulary)
-    whole, rest = vocabulary // BLOCK, vocabulary % BLOCK
     largest = log_probs[:, : whole * BLOCK].view(rows, whole, BLOCK).amax(2)
     if rest:
         largest = torch.cat([largest, log_probs[:, -rest:].amax(1, keepdim=True)], 1)

@@ -132,8 +132,8 @@ class Attention(nn.Module):
             mask = mask.repeat_interleave(sentences // mask.size(0), 0)
 
         weights: Optional[Tensor] = None
-        few = incremental_state is not None and q.device.type == "cpu"  # queries: there the fused kernel is slower
-        if self.residual_scores or need_weights or few:
+        dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
+        if self.residual_scores or need_weights:
             logits = torch.matmul(q / math.sqrt(self.head_dim), k.transpose(2, 3))
             logits = widened(logits)  # summed over layers, scores outgrow half precision
             if self.residual_scores:
@@ -149,8 +149,9 @@ class Attention(nn.Module):
                 logits = logits.masked_fill(~mask, -1e30)
             weights = logits.softmax(-1).to(q.dtype)
             out = torch.matmul(self.dropout_module(weights), v)
+        elif incremental_state is not None and dropout == 0.0 and q.device.type == "cpu":
+            out = attended(q, k, v, mask)
         else:
-            dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
             out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
 
         head_scale = self.head_scale
@@ -279,6 +280,16 @@ class Attention(nn.Module):
             if joined is not None:
                 for part, rows in zip("qkv", joined.chunk(3), strict=True):
                     state_dict[f"{name}.{part}_proj.{kind}"] = rows
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Return what ``F.scaled_dot_product_attention`` does; on the CPU it is slower for the few queries of a step."""
+    shape = [q.size(0), q.size(1), q.size(2), -1]
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    weights = torch.baddbmm(q.new_zeros(1), q, k.transpose(1, 2), beta=0.0, alpha=1.0 / math.sqrt(q.size(2)))
+    if mask is not None:
+        weights.view(shape).masked_fill_(~mask, -math.inf)
+    return torch.bmm(weights.softmax(-1), v).view(shape)
 
 
 def appended(buffer: Optional[Tensor], new: Tensor, past: int) -> Tensor:

@@ -228,8 +228,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         visible = visible.gather(1, own.expand(-1, -1, visible.size(2)))
         if moved:
             keys = living_keys(visible)
+            with_room = None if keys is None else torch.nn.functional.pad(keys, [0, 8 * beams])
             for layer in self.layers:
-                layer.select(incremental_state, kept, keys)
+                layer.select(incremental_state, kept, with_room)
             if keys is not None:
                 visible = visible.gather(2, keys.unsqueeze(1).expand(-1, beams, -1))
         self.keep_visible(incremental_state, visible)
