@@ -181,7 +181,8 @@ def reproduce(args: argparse.Namespace, extra: Sequence[str], command: Sequence[
     console = Console()
     console.print(describe(todo, args), soft_wrap=True, highlight=False)
     start, used = time.monotonic(), cpu_seconds()
-    watch(todo.runs, places, console)
+    if todo.runs:
+        watch(todo.runs, places, console)
     errors = [run.error for run in todo.runs if run.error]
     for measurement in todo.measurements if not errors else ():
         measure(measurement, console)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_lnplace.diagnostics.paper import FIGURE_3, LAST_BY_DEPTH, SIDE, Series
 from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.report.curves import Line
 from fairseq_lnplace.report.groups import Group, Spread
 from fairseq_lnplace.report.layers import SIDES, Panel, Row, layer_line
 from fairseq_lnplace.report.runs import read_json
@@ -16,17 +18,53 @@ from fairseq_lnplace.report.runs import read_json
 __all__ = ["Measured", "depth_rows", "measured_panels", "read_measured"]
 
 FILES = {"gradients": "gradients", "activations": "activations", "depth": "stacks"}  # and a table that each has
-# file -> table, what its rows have in common, number, label, whether its axis is logarithmic
-MEASURED: dict[str, list[tuple[str, Row, str, str, bool]]] = {
+
+
+@dataclass(frozen=True)
+class View:
+    """A figure of a measurement.
+
+    Attributes:
+        table: the table whose rows are drawn.
+        number: the column that is drawn.
+        label: what the axis calls it.
+        common: what the rows have in common.
+        key: the column that it is drawn against.
+        logarithmic: whether the axis is.
+        paper: a paper's values of the same.
+    """
+
+    table: str
+    number: str
+    label: str
+    common: Row = field(default_factory=dict)
+    key: str = "layer"
+    logarithmic: bool = False
+    paper: Sequence[Series] = ()
+
+
+VIEWS: dict[str, list[View]] = {
     "gradients": [
-        ("gradients", {"matrix": matrix}, "norm_of_mean", f"‖mean gradient‖ of {symbol}", True)
-        for matrix, symbol in (("fc1", "W1"), ("fc2", "W2"))
+        *(
+            View(
+                *("gradients", "norm_of_mean", f"‖mean gradient‖ of {symbol}", {"matrix": matrix}),
+                logarithmic=True,
+                paper=[series for series in FIGURE_3 if series.matrix == matrix],
+            )
+            for matrix, symbol in (("fc1", "W1"), ("fc2", "W2"))
+        ),
+        View(
+            *("depths", "norm_of_mean", "‖mean gradient‖ of the last W2"),
+            key="depth",
+            logarithmic=True,
+            paper=LAST_BY_DEPTH,
+        ),
     ],
-    "activations": [("activations", {}, "stream", "E‖x‖²/d of the stream", True)],
+    "activations": [View("activations", "stream", "E‖x‖²/d of the stream", logarithmic=True)],
     "depth": [
-        ("layers", {}, "step", "relative step of the stream", True),
-        ("layers", {}, "merge_error", "merge error e", False),
-        ("layers", {}, "loss_removed", "loss without the layer (bits a token)", False),
+        View("layers", "step", "relative step of the stream", logarithmic=True),
+        View("layers", "merge_error", "merge error e"),
+        View("layers", "loss_removed", "loss without the layer (bits a token)"),
     ],
 }
 
@@ -101,16 +139,38 @@ def _spreads(rows: Sequence[Row], key: str, number: str) -> dict[Any, Spread]:
 
 def measured_panels(measured: Measured, groups: Sequence[Group], name: str) -> Iterator[Panel]:
     """Give the panels of a measurement, each of one frame; their names begin with ``name``."""
-    for place, (table, common, number, label, logarithmic) in enumerate(MEASURED[measured.name]):
-        rows = [row for row in measured.content.get(table, []) if common.items() <= row.items()]
+    for place, view in enumerate(VIEWS[measured.name]):
+        models = _models(
+            [row for row in measured.content.get(view.table, []) if view.common.items() <= row.items()], groups
+        )
         for side in SIDES:
             lines = [
                 layer_line(model.title, model.placement, model.variant, spreads)
-                for model in _models(rows, groups)
-                if (spreads := _spreads([row for row in model.rows if row["side"] == side], "layer", number))
+                for model in models
+                if (spreads := _spreads([row for row in model.rows if row["side"] == side], view.key, view.number))
             ]
             if lines:
-                yield Panel(f"{name}-{place}-{side}", f"{side} layer", f"{side}: {label}", logarithmic, [lines])
+                known = _published(view, {line.placement for line in lines}) if side == SIDE else []
+                against = f"{side} layer" if view.key == "layer" else f"{view.key} of the {side}"
+                label = f"{side}: {view.label}"
+                yield Panel(f"{name}-{place}-{side}", against, label, view.logarithmic, [[*lines, *known]])
+
+
+def _published(view: View, placements: set[str]) -> list[Line]:
+    """Return the paper's lines for the placements."""
+    return [
+        replace(
+            layer_line(
+                f"{series.placement} in Xiong et al. 2020, {series.state}",
+                series.placement,
+                0,
+                {layer: Spread(value, value, value, 1) for layer, value in series.values.items()},
+            ),
+            published=True,
+        )
+        for series in view.paper
+        if series.placement in placements
+    ]
 
 
 def depth_rows(measured: Measured, groups: Sequence[Group]) -> list[dict[str, Any]]:
