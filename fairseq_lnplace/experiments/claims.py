@@ -107,16 +107,21 @@ def scale_of(runs: Sequence[TrainedRun]) -> Scale:
     return ACCURACY if finished and all(classifiers) else LOSS
 
 
-def gap(worse: Sequence[float], better: Sequence[float], margin: float) -> int:
-    """Return 1 where the second values are clearly the larger ones, -1 where the first are, else 0."""
+def gap(worse: Sequence[float], better: Sequence[float], margin: float) -> int | None:
+    """Return 1 where the second values are clearly the larger ones, -1 where the first are, 0 where they are alike.
+
+    None stands for seeds that spread too far to tell: the means are further apart than the margin, but the ranges meet.
+    """
     difference = mean(better) - mean(worse)
-    if difference > margin and min(better) > max(worse):
+    if not abs(difference) > margin:
+        return 0
+    if min(better) > max(worse):
         return 1
-    return -1 if difference < -margin and min(worse) > max(better) else 0
+    return -1 if min(worse) > max(better) else None
 
 
-def compare(results: Results, one: Levels, other: Levels, margin: float = 1.0) -> tuple[list[int], str]:
-    """Return, for each comparison, whether ``other`` is clearly better (1), worse (-1) or neither; and it in words.
+def compare(results: Results, one: Levels, other: Levels, margin: float = 1.0) -> tuple[list[int | None], str]:
+    """Return the :func:`gap` of each comparison, 1 where ``other`` is better; and the comparisons in words.
 
     Args:
         margin: in the scale's own: 1 is one point of BLEU or accuracy, or 0.1 bits of loss.
@@ -146,7 +151,7 @@ def no_worse(one: Levels, other: Levels, margin: float = 1.0) -> Callable[[Resul
 
     def judge(results: Results) -> Verdict:
         signs, words = compare(results, one, other, margin)
-        return Verdict(_verdict([sign < 1 for sign in signs], [sign == 1 for sign in signs]), words)
+        return Verdict(_verdict([sign in (0, -1) for sign in signs], [sign == 1 for sign in signs]), words)
 
     return judge
 
@@ -156,7 +161,7 @@ def alike(one: Levels, other: Levels, margin: float = 1.0) -> Callable[[Results]
 
     def judge(results: Results) -> Verdict:
         signs, words = compare(results, one, other, margin)
-        return Verdict(_verdict([sign == 0 for sign in signs], [sign != 0 for sign in signs]), words)
+        return Verdict(_verdict([sign == 0 for sign in signs], [sign in (1, -1) for sign in signs]), words)
 
     return judge
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -170,11 +171,15 @@ def _cell(name: str, levels: dict[str, str], options: dict[str, Any], extra: Seq
 
 
 def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """Return the cells whose names fit one of the patterns, and those they start from, in their order."""
-    kept = {cell.name for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only)}
+    """Return the cells whose names, with or without the seed, fit one of the patterns, and those they start from."""
+
+    def fits(cell: Cell, pattern: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in (cell.name, re.sub(r"-seed\d+$", "", cell.name)))
+
     for pattern in only:
-        if not any(fnmatchcase(cell.name, pattern) for cell in cells):
+        if not any(fits(cell, pattern) for cell in cells):
             raise must_be("--only", f"patterns for {', '.join(cell.name for cell in cells)}", pattern)
+    kept = {cell.name for cell in cells if not only or any(fits(cell, pattern) for pattern in only)}
     kept |= {cell.after for cell in cells if cell.name in kept and cell.after}
     return [cell for cell in cells if cell.name in kept]
 

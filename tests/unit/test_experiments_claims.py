@@ -33,7 +33,8 @@ def judged(judge: Any, one: list[Outcome], other: list[Outcome]) -> Verdict:
         ([8.0], [5.0], ("confirmed", "contradicted", "contradicted")),
         ([5.0], [8.0], ("contradicted", "confirmed", "contradicted")),
         ([5.0], [5.05], ("cannot tell", "confirmed", "confirmed")),
-        ([5.0, 5.8], [5.1, 5.2], ("cannot tell", "confirmed", "confirmed")),  # seeds that overlap
+        ([5.0, 5.3], [5.1, 5.2], ("cannot tell", "confirmed", "confirmed")),
+        ([5.0, 5.8], [5.1, 5.2], ("cannot tell",) * 3),  # seeds that overlap, means that do not
         ([5.5, 5.8], [5.1, 5.2], ("confirmed", "contradicted", "contradicted")),
     ],
 )

@@ -141,6 +141,8 @@ def test_chosen_cells_bring_those_they_start_from(blocks_file: Path) -> None:
 
     assert chosen("*-none") == ["post-none", "pre-none"]
     assert chosen("last") == ["pre-long", "last"]
+    seeds = read_grid(blocks_file, "full", seeds=[1, 2], only=["post-none", "pre-none-seed2"])
+    assert [cell.name for cell in seeds.cells] == ["post-none-seed1", "post-none-seed2", "pre-none-seed2"]
     with pytest.raises(
         LnplaceError, match=r"`--only` must be patterns for post-none, .*, last, but is nothing-like-it"
     ):
