@@ -196,9 +196,7 @@ class Beam:
     def staying(self, unfinished: Tensor) -> Tensor | None:
         """Return the sentences that stay, once an eighth may leave: that moves the others' caches."""
         staying = unfinished.nonzero().flatten()
-        if self.width < self.size or 8 * len(staying) > 7 * len(unfinished):
-            return None
-        return staying
+        return None if 8 * len(staying) > 7 * len(unfinished) else staying
 
 
 class Continuations(NamedTuple):
