@@ -23,4 +23,5 @@ if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [[ $(id 
 fi
 say "pytest"
 # One process for each core, of one thread: the tests are tiny, and torch's threads would only stand in each other's way.
-OMP_NUM_THREADS=1 exec pytest --numprocesses auto "$@"
+# The end-to-end tests take minutes and come first, so a process with nothing left takes over from the other.
+OMP_NUM_THREADS=1 exec pytest --numprocesses auto --dist worksteal "$@"
