@@ -17,6 +17,8 @@ from fairseq import options
 from fairseq_lnplace.cli import COMMANDS, build_parser
 from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.experiments.results import markdown
+from fairseq_lnplace.report.crosstab import Crosstab
+from fairseq_lnplace.report.crosstab import markdown as table_in_markdown
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -120,3 +122,13 @@ def test_the_quick_starts_table_is_that_of_the_run_kept_in_data() -> None:
     assert f"{run['minutes']} minutes" in README
     preln, postln, _ = ([row["loss"] for row in record["valid"]] for record in run["runs"])
     assert preln[-1] < postln[-1]
+
+
+@pytest.mark.parametrize("name", ["warmup", "deep", "finetune"])
+def test_an_experiments_table_is_that_of_the_run_kept_in_data(name: str) -> None:
+    run = json.loads((ROOT / f"data/figures/{name}.json").read_text(encoding="utf-8"))
+    assert (run["name"], run["scale"]) == (name, "demo")
+    shown = README[README.index(f"<!-- {name} -->") : README.index(f"<!-- /{name} -->")]
+    assert shown.endswith(table_in_markdown(Crosstab(**run["table"])))
+    assert f"{run['table']['caption']}" in shown
+    assert f"{run['core_minutes']:.0f} minutes of a core" in shown

@@ -1,6 +1,7 @@
 """The papers' experiments by their script's module, with fairseq itself, on models and data small enough for a test."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_does_nothing(data: Path
     output, _ = call("iwslt", "--data", data, "--dest", dest, "--only", "adam-postln", "--dry-run", "--", *TINY)
     (command,) = (line for line in output.splitlines() if line.startswith("fairseq-train "))
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m fairseq_cli.train {command.removeprefix('fairseq-train ')}"],
+        ["bash", "-c", f"{shlex.quote(sys.executable)} -m fairseq_cli.train {command.removeprefix('fairseq-train ')}"],
         capture_output=True,
         check=False,
     )
