@@ -83,17 +83,28 @@ def test_a_failure_leaves_nothing(packages: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    environment = {**os.environ, "LNPLACE_VENV": sys.prefix, "TMPDIR": str(tmp_path)}
-    command = ["bash", str(ROOT / "scripts/prepare_demo.sh"), "--generated", "--dest", str(tmp_path / "out" / "demo")]
+    for attempt in range(5):  # on a busy machine the signal may come when all is done
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        status = interrupted(folder)
+        if status:
+            break
+    assert status != 0
+    assert [path for path in folder.rglob("*") if path != folder / "out"] == []
+
+
+def interrupted(folder: Path) -> int:
+    """Make data, interrupt that while it binarises, and return how the script ended."""
+    environment = {**os.environ, "LNPLACE_VENV": sys.prefix, "TMPDIR": str(folder)}
+    command = ["bash", str(ROOT / "scripts/prepare_demo.sh"), "--generated", "--dest", str(folder / "out" / "demo")]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/.demo.*.partial")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(folder.glob("out/.demo.*.partial")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to the shell and what it runs
-    assert process.wait(timeout=60) != 0
-    assert [path for path in tmp_path.rglob("*") if path != tmp_path / "out"] == []
+    return process.wait(timeout=60)
 
 
 @pytest.mark.slow
