@@ -103,7 +103,8 @@ def interrupted(folder: Path) -> int:
     deadline = time.monotonic() + 120
     while not list(folder.glob("out/.demo.*.partial")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to the shell and what it runs
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to the shell and what it runs
     return process.wait(timeout=60)
 
 
