@@ -83,7 +83,10 @@ def by_fairseq(model: Translator, samples: Sequence[Sample], beam: int) -> Searc
 
 
 def by_ctranslate2(translator: Any, task: Any, samples: Sequence[Sample], beam: int) -> Search:
-    """Return CTranslate2's search of the same batches, with the same longest translations."""
+    """Return CTranslate2's search of the same batches, with the same longest translations.
+
+    Its scores are a little higher: where no translation may end, it shares the end's probability out among the pieces.
+    """
     source, target = task.source_dictionary, task.target_dictionary
     left_out = {source.pad(), source.eos()}  # CTranslate2 adds them by itself
     work = []
