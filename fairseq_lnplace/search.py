@@ -238,7 +238,8 @@ def best_continuations(log_probs: Tensor, scores: Tensor, sentences: int, count:
     words = (block % largest.size(1) * BLOCK).unsqueeze(2) + torch.arange(BLOCK, device=block.device)  # B x k x BLOCK
     outside, words = words >= vocabulary, words.clamp(max=vocabulary - 1)
     row = torch.arange(0, rows, rows // sentences, device=block.device).unsqueeze(1) + parents
-    found = log_probs.take((row * vocabulary).unsqueeze(2) + words) + scores[row].unsqueeze(2)
+    place = (row * vocabulary).unsqueeze(2) + words
+    found = log_probs.flatten().index_select(0, place.flatten()).view_as(place) + scores[row].unsqueeze(2)
     totals, index = found.masked_fill(outside, -math.inf).flatten(1).topk(count)
     return Continuations(totals, words.flatten(1).gather(1, index), parents.gather(1, index // BLOCK))
 
