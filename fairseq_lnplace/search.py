@@ -29,6 +29,7 @@ from fairseq_lnplace.onednn import linear_by_onednn
 __all__ = ["BeamSearchGenerator", "best_continuations", "install"]
 
 BLOCK = 64  # the number of words that best_continuations takes or leaves together
+WORTH_BLOCKS = 100_000  # log-probabilities; of fewer they are all compared
 
 
 class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
@@ -115,10 +116,10 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         """
         size = self.beam_size
         ends = is_end[:, :size] & ~beam.idle
+        if not bool(ends.any()):
+            return []
         ends &= beam.found.unsqueeze(1) + ends.cumsum(1) <= size
         sentence, rank = ends.nonzero(as_tuple=True)
-        if sentence.numel() == 0:
-            return []
         beam.found += ends.sum(1)
         rows = sentence * beam.width + best.parents[sentence, rank]
         total = best.totals[sentence, rank]
@@ -227,7 +228,7 @@ def best_continuations(log_probs: Tensor, scores: Tensor, sentences: int, count:
     rows, vocabulary = log_probs.shape
     count = min(count, rows // sentences * vocabulary - 1)
     whole, rest = vocabulary // BLOCK, vocabulary % BLOCK
-    if whole < max(count, 16):
+    if whole < count or log_probs.numel() < WORTH_BLOCKS:
         totals, index = (log_probs + scores.unsqueeze(1)).view(sentences, -1).topk(count)
         return Continuations(totals, index % vocabulary, index // vocabulary)
     largest = log_probs[:, : whole * BLOCK].view(rows, whole, BLOCK).amax(2)
