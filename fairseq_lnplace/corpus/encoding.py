@@ -14,16 +14,18 @@ from fairseq_lnplace.corpus.lines import read_lines, write_lines
 from fairseq_lnplace.corpus.pieces import PIECES, Pieces
 from fairseq_lnplace.corpus.words import Words
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.files import write_json
+from fairseq_lnplace.versions import versions
 
 __all__ = [
     "MANIFEST",
-    "SPECIAL_SYMBOLS",
     "Encoding",
     "binarise",
     "count",
     "encode",
     "read_manifest",
     "write_dictionary",
+    "write_manifest",
 ]
 
 MANIFEST = "prepared.json"
@@ -99,6 +101,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def write_manifest(folder: Path, entries: dict[str, Any]) -> dict[str, Any]:
+    """Write ``prepared.json`` of a folder, and return it: the entries, and the versions of what made the rest."""
+    manifest = {**entries, "versions": versions("fairseq", "sentencepiece", "sacremoses", "subword-nmt")}
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
 def encode(pieces: Pieces, words: Path, dest: Path, text: Path, blank: bool = False) -> None:
     """Write the pieces of a file of words, line by line.
 
@@ -122,10 +131,11 @@ def count(encoded: Path) -> Counter[str]:
     return Counter(piece for line in read_lines(encoded, blank=True) for piece in line.split(" ") if piece)
 
 
-def write_dictionary(path: Path, symbols: Iterable[str], counts: Counter[str]) -> None:
-    """Write fairseq's dictionary, the most frequent symbols first, as adaptive softmax wants them."""
+def write_dictionary(path: Path, symbols: Iterable[str], counts: Counter[str]) -> int:
+    """Write fairseq's dictionary, the most frequent symbols first, as adaptive softmax wants them; return its size."""
     ranked = sorted(symbols, key=lambda symbol: -counts[symbol])
     write_lines(path, (f"{symbol} {counts[symbol]}" for symbol in ranked))
+    return len(ranked) + SPECIAL_SYMBOLS
 
 
 def binarise(prefixes: dict[str, Path], dictionary: Path, dest: Path, workers: int, *options: str) -> None:

@@ -12,7 +12,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -98,11 +98,9 @@ class SubwordNMT:
         codes = io.StringIO()
         counted = Counter(word for line in lines for word in line.split())
         rows = (f"{word} {count}" for word, count in counted.items())
-        try:
-            with redirect_stderr(io.StringIO()):  # a progress bar
-                learn_bpe(rows, codes, size, is_dict=True)
-        except ValueError:  # of a text without two letters side by side
-            codes.write("")
+        # A text without two letters side by side is a ValueError; what goes to stderr is a progress bar.
+        with suppress(ValueError), redirect_stderr(io.StringIO()):
+            learn_bpe(rows, codes, size, is_dict=True)
         found = codes.getvalue().count("\n") - 1  # the first line names the version
         if found < size:
             raise must_be("--vocab-size", f"at most {found} for so little text", size)

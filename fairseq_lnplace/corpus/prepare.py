@@ -22,21 +22,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairseq_lnplace.corpus.encoding import (
-    MANIFEST,
-    SPECIAL_SYMBOLS,
-    Encoding,
-    binarise,
-    count,
-    encode,
-    write_dictionary,
-)
+from fairseq_lnplace.corpus.encoding import Encoding, binarise, count, encode, write_dictionary, write_manifest
 from fairseq_lnplace.corpus.lines import read_lines, sha256, write_lines
 from fairseq_lnplace.corpus.pairs import SPLITS
 from fairseq_lnplace.corpus.pieces import Pieces
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.files import new_file, new_folder, write_json
-from fairseq_lnplace.versions import versions
+from fairseq_lnplace.files import new_file, new_folder
 
 __all__ = ["Settings", "prepare"]
 
@@ -172,19 +163,16 @@ def prepare(settings: Settings, dest: Path, workers: int = 1) -> dict[str, Any]:
 
         counts, frequencies = _count(settings, raw, encoded)
         counts["train"] |= {"dropped": dropped} if dropped else {}
-        symbols = pieces.symbols(frequencies)
-        write_dictionary(Path(scratch, "dict.txt"), symbols, frequencies)
+        size = write_dictionary(Path(scratch, "dict.txt"), pieces.symbols(frequencies), frequencies)
         languages = ("--source-lang", settings.source_lang, "--target-lang", settings.target_lang)
         prefixes = {split: encoded / split for split in SPLITS}
         binarise(prefixes, Path(scratch, "dict.txt"), folder, workers, *languages, "--joined-dictionary")
-        manifest = {
+        entries = {
             "source_lang": settings.source_lang,
             "target_lang": settings.target_lang,
             **settings.record(),
-            "dictionary": len(symbols) + SPECIAL_SYMBOLS,
+            "dictionary": size,
             "counts": counts,
             "sha256": {path.name: sha256(path) for path in sorted(raw.iterdir())},
-            "versions": versions("fairseq", "sentencepiece", "sacremoses", "subword-nmt"),
         }
-        write_json(folder / MANIFEST, manifest)
-    return manifest
+        return write_manifest(folder, entries)

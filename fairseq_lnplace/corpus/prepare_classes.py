@@ -15,12 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_lnplace.corpus.encoding import MANIFEST, Encoding, binarise, encode, read_manifest, write_dictionary
+from fairseq_lnplace.corpus.encoding import (
+    Encoding,
+    binarise,
+    encode,
+    read_manifest,
+    write_dictionary,
+    write_manifest,
+)
 from fairseq_lnplace.corpus.lines import read_lines, sha256, write_lines
 from fairseq_lnplace.corpus.pairs import SPLITS
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.files import new_folder, write_json
-from fairseq_lnplace.versions import versions
+from fairseq_lnplace.files import new_folder
 
 __all__ = ["ClassSettings", "prepare_classes"]
 
@@ -98,7 +104,7 @@ def prepare_classes(settings: ClassSettings, dest: Path, workers: int = 1) -> di
         write_dictionary(scratch / "labels.txt", sorted(labels["train"]), labels["train"])
         files = {split: Path(f"{prefix}.label") for split, prefix in prefixes.items()}
         binarise(files, scratch / "labels.txt", folder / "label", workers, "--only-source")
-        manifest = {
+        entries = {
             "note": settings.note,
             "classes": len(labels["train"]),
             "counts": {split: dict(sorted(found.items())) for split, found in labels.items()},
@@ -110,7 +116,5 @@ def prepare_classes(settings: ClassSettings, dest: Path, workers: int = 1) -> di
                 for split, prefix in prefixes.items()
                 for part in (*settings.inputs(), "label")
             },
-            "versions": versions("fairseq", "sentencepiece", "sacremoses", "subword-nmt"),
         }
-        write_json(folder / MANIFEST, manifest)
-    return manifest
+        return write_manifest(folder, entries)

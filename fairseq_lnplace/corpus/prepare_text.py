@@ -16,18 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_lnplace.corpus.encoding import (
-    MANIFEST,
-    SPECIAL_SYMBOLS,
-    Encoding,
-    binarise,
-    count,
-    encode,
-    write_dictionary,
-)
+from fairseq_lnplace.corpus.encoding import Encoding, binarise, count, encode, write_dictionary, write_manifest
 from fairseq_lnplace.corpus.lines import read_lines, sha256, write_lines
-from fairseq_lnplace.files import new_folder, write_json
-from fairseq_lnplace.versions import versions
+from fairseq_lnplace.files import new_folder
 
 __all__ = ["TextSettings", "prepare_text"]
 
@@ -71,16 +62,13 @@ def prepare_text(settings: TextSettings, dest: Path, workers: int = 1) -> dict[s
             counts[split]["pieces"] = found.total()
             if split == "train":
                 frequencies = found
-        symbols = pieces.symbols(frequencies)
-        write_dictionary(scratch / "dict.txt", symbols, frequencies)
+        size = write_dictionary(scratch / "dict.txt", pieces.symbols(frequencies), frequencies)
         binarise({split: scratch / split for split in texts}, scratch / "dict.txt", folder, workers, "--only-source")
-        manifest = {
+        entries = {
             "language": settings.language,
             **settings.record(),
-            "dictionary": len(symbols) + SPECIAL_SYMBOLS,
+            "dictionary": size,
             "counts": counts,
             "sha256": {split: sha256(text) for split, text in texts.items()},
-            "versions": versions("fairseq", "sentencepiece", "sacremoses", "subword-nmt"),
         }
-        write_json(folder / MANIFEST, manifest)
-    return manifest
+        return write_manifest(folder, entries)
