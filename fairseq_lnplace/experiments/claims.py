@@ -17,6 +17,7 @@ from typing import Any
 
 from fairseq_lnplace.diagnostics.theory import exponent
 from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.report.summary import accuracy, best_validation
 
 __all__ = ["CLAIMS", "Claim", "Outcome", "Results", "Verdict"]
 
@@ -79,22 +80,12 @@ class Scale:
 
 def best_loss(run: TrainedRun) -> float:
     """Return the best validation loss in bits; infinity for a training that diverged or was never validated."""
-    losses = [row["loss"] for row in run.log.valid if math.isfinite(row["loss"])]
-    return math.inf if run.state == "diverged" else min(losses, default=math.inf)
+    return math.inf if run.state == "diverged" else best_validation(run).get("loss", math.inf)
 
 
-def accuracy(run: TrainedRun) -> float:
-    """Return a classifier's best accuracy on the validation set, in percent."""
-    return max((row["accuracy"] for row in run.log.valid), default=0.0)
-
-
-def bleu(run: TrainedRun) -> float:
-    """Return BLEU on the test set; 0 for a training that diverged."""
-    return run.test.scores["bleu"] if run.test else 0.0
-
-
-BLEU = Scale("BLEU", 1.0, bleu, "{:.1f}".format)
-ACCURACY = Scale("accuracy", 1.0, accuracy, "{:.1f} %".format)
+# what diverged has no BLEU and may have no accuracy: the worst there is
+BLEU = Scale("BLEU", 1.0, lambda run: run.test.scores["bleu"] if run.test else 0.0, "{:.1f}".format)
+ACCURACY = Scale("accuracy", 1.0, lambda run: accuracy(run) or 0.0, "{:.1f} %".format)
 LOSS = Scale("loss", 0.1, lambda run: -best_loss(run), lambda value: f"{-value:.2f}")
 
 
@@ -103,8 +94,7 @@ def scale_of(runs: Sequence[TrainedRun]) -> Scale:
     finished = [run for run in runs if run.state == "finished"]
     if finished and all(run.test for run in finished):
         return BLEU
-    classifiers = [bool(run.log.valid) and "accuracy" in run.log.valid[-1] for run in finished]
-    return ACCURACY if finished and all(classifiers) else LOSS
+    return ACCURACY if finished and all(accuracy(run) is not None for run in finished) else LOSS
 
 
 def gap(worse: Sequence[float], better: Sequence[float], margin: float) -> int | None:

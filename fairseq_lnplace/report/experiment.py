@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fairseq_lnplace.experiments.claims import CLAIMS, Claim, Outcome, Results, Verdict
+from fairseq_lnplace.experiments.claims import CLAIMS, Outcome, Results
 from fairseq_lnplace.experiments.results import record_of
 from fairseq_lnplace.files import write_json
 from fairseq_lnplace.report import page
 from fairseq_lnplace.report.crosstab import Crosstab, crosstab
 from fairseq_lnplace.report.measured import read_measured
-from fairseq_lnplace.report.runs import TrainedRun, read_run
+from fairseq_lnplace.report.runs import TrainedRun, read_json, read_run
 
 __all__ = ["Experiment", "experiments_in", "read_experiment", "show", "shown"]
 
@@ -31,14 +31,14 @@ class Experiment:
         path: the experiment's file.
         about: the content of the experiment's file: its name, title, scale, command, minutes, versions …
         results: its trainings with their levels, and its measurements.
-        claims: what the papers claim, with the verdicts.
+        claims: what the papers claim, judged.
         published: the papers' own values at this scale, under ``curves`` and ``values``.
     """
 
     path: Path
     about: Mapping[str, Any]
     results: Results
-    claims: tuple[tuple[Claim, Verdict], ...]
+    claims: tuple[page.Judgement, ...]
     published: Mapping[str, list[Mapping[str, Any]]]
 
     @property
@@ -60,7 +60,10 @@ def read_experiment(path: Path) -> Experiment:
         for name, file in about["measurements"].items()
     }
     results = Results(outcomes, measured)
-    claims = tuple((claim, claim.judge(results)) for claim in CLAIMS.get(about["experiment"], ()))
+    claims = tuple(
+        page.Judgement(claim.text, claim.source, *astuple(claim.judge(results)))
+        for claim in CLAIMS.get(about["experiment"], ())
+    )
     published = {
         kind: [each for each in entries if each["scale"] == about["scale"]]
         for kind, entries in about["published"].items()
@@ -71,7 +74,7 @@ def read_experiment(path: Path) -> Experiment:
 def experiments_in(folders: Sequence[Path]) -> list[Experiment]:
     """Return the experiments whose runs lie in the folders."""
     files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
-    return [read_experiment(file) for file in files if '"experiment":' in file.read_text(encoding="utf-8")]
+    return [read_experiment(file) for file in files if "experiment" in (read_json(file) or {})]
 
 
 def shown(experiments: Sequence[Experiment]) -> dict[str, Any]:
@@ -79,11 +82,7 @@ def shown(experiments: Sequence[Experiment]) -> dict[str, Any]:
     if not experiments:
         return {}
     return {
-        "claims": [
-            page.Judgement(claim.text, claim.source, *astuple(verdict))
-            for experiment in experiments
-            for claim, verdict in experiment.claims
-        ],
+        "claims": [claim for experiment in experiments for claim in experiment.claims],
         "published": [
             published_curve(entry) for experiment in experiments for entry in experiment.published.get("curves", ())
         ],
@@ -122,8 +121,8 @@ def show(experiment: Experiment, console: Console) -> None:
         for line in found.lines:
             printed.add_row(*line)
         console.print(printed)
-    for claim, verdict in experiment.claims:
-        told = f"{escape(claim.text)} ({claim.source}): [b]{verdict.verdict}[/b]; {escape(verdict.evidence)}"
+    for each in experiment.claims:
+        told = f"{escape(each.claim)} ({each.source}): [b]{each.verdict}[/b]; {escape(each.evidence)}"
         console.print(told, soft_wrap=True, highlight=False)
     write_json(experiment.path.with_suffix(".results.json"), results_of(experiment, found))
     output = experiment.path.with_suffix(".html")
@@ -140,8 +139,6 @@ def results_of(experiment: Experiment, found: Crosstab | None) -> dict[str, Any]
         "name": experiment.about["experiment"],
         **{name: experiment.about[name] for name in about},
         "table": asdict(found) if found else None,
-        "claims": [
-            {"claim": claim.text, "source": claim.source, **asdict(verdict)} for claim, verdict in experiment.claims
-        ],
+        "claims": [asdict(claim) for claim in experiment.claims],
         "runs": [record_of(run) for run in experiment.runs],
     }

@@ -12,7 +12,7 @@ from fairseq_lnplace.experiments.training_log import Row
 from fairseq_lnplace.report.groups import Group
 from fairseq_lnplace.report.runs import TrainedRun
 
-__all__ = ["Column", "as_rows", "columns_of", "headline", "signatures_of"]
+__all__ = ["Column", "accuracy", "as_rows", "best_validation", "columns_of", "headline", "signatures_of"]
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "tokenised_bleu": "tokenised BLEU"}
 
@@ -34,12 +34,13 @@ class Column:
     best: Callable[[Sequence[float]], float] | None = None
 
 
-def _best_validation(run: TrainedRun) -> Row:
+def best_validation(run: TrainedRun) -> Row:
     """Return the validation with the lowest loss; empty if there was none with a finite one."""
     return min((row for row in run.log.valid if math.isfinite(row["loss"])), key=lambda row: row["loss"], default={})
 
 
-def _accuracy(run: TrainedRun) -> float | None:
+def accuracy(run: TrainedRun) -> float | None:
+    """Return a classifier's best accuracy on the validation set, in percent; None of another model."""
     return max((row["accuracy"] for row in run.log.valid if "accuracy" in row), default=None)
 
 
@@ -57,9 +58,9 @@ def columns_of(runs: Sequence[TrainedRun]) -> list[Column]:
     scores = dict.fromkeys(name for run in runs if run.test for name in run.test.scores)
     every = [
         Column("updates", lambda run: run.updates, 0),
-        Column("valid loss", lambda run: _best_validation(run).get("loss"), 2, min),
-        Column("valid ppl", lambda run: _best_validation(run).get("ppl"), 1, min),
-        Column("accuracy", _accuracy, 1, max),
+        Column("valid loss", lambda run: best_validation(run).get("loss"), 2, min),
+        Column("valid ppl", lambda run: best_validation(run).get("ppl"), 1, min),
+        Column("accuracy", accuracy, 1, max),
         *map(_score, scores),
         Column("minutes", lambda run: run.log.seconds / 60, 1),
     ]

@@ -56,17 +56,17 @@ def test_a_grid_is_trained_evaluated_judged_and_shown_once(data: Path, tmp_path:
     assert {(run.updates, run.test is not None) for run in experiment.runs} == {(4, True)}
     assert [run.seed for run in experiment.runs] == [1, 2] * 2
     needs, *_ = experiment.claims
-    assert needs[0].text == "Post-LN needs warm-up with Adam"
-    assert "BLEU" in needs[1].evidence
-    assert needs[0].text in output
+    assert needs.claim == "Post-LN needs warm-up with Adam"
+    assert "BLEU" in needs.evidence
+    assert needs.claim in output
     assert experiment.about["minutes"] is not None
     page = (tmp_path / "warmup.html").read_text(encoding="utf-8")
     assert "Does training need warm-up?" in page
-    assert needs[0].text in page
+    assert needs.claim in page
 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     again, _ = call("warmup", *line)
-    assert needs[0].text in again
+    assert needs.claim in again
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == before
 
 
