@@ -26,6 +26,7 @@ from fairseq_lnplace.experiments.measure import measure, measurements
 from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
 from fairseq_lnplace.experiments.runner import Run, plan
+from fairseq_lnplace.experiments.script import check_positive, earlier_cost, exit_status, own_and_extra
 from fairseq_lnplace.files import new_file, write_json
 from fairseq_lnplace.report.runs import TrainedRun, read_run
 from fairseq_lnplace.versions import versions
@@ -76,13 +77,6 @@ def describe(data: Path) -> str:
     return f"{manifest['source_lang']}-{manifest['target_lang']}, {manifest['note'] or data.name}: {pairs:,} pairs"
 
 
-def earlier_minutes(dest: Path) -> float | None:
-    """Return how long an uninterrupted run took, if an earlier call was one; this call did not do all of the work."""
-    results = dest / "results.json"
-    known: float | None = json.loads(results.read_text(encoding="utf-8"))["minutes"] if results.exists() else None
-    return known
-
-
 def measure_all(grid: Grid, runs: Sequence[Run], data: Path, dest: Path, console: Console) -> list[Path]:
     """Measure what the grid's file asks for, if every run has come to its end; return where the results are."""
     if any(run.state != "finished" for run in runs):
@@ -126,9 +120,7 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     Raises:
         LnplaceError: an option or the data is wrong, or a model could not be trained or evaluated.
     """
-    for name in ("jobs", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise must_be(f"--{name}", "at least 1", value)
+    check_positive(args, "jobs", "threads")
     grid = read_grid(GRID, "fast" if args.fast else "full", (*device_options(args.device), *extra))
     dest = args.dest.resolve()
     runs = plan(grid, args.data.resolve(), dest)
@@ -150,15 +142,16 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     watch(runs, slots(jobs, threads), console)
     measured = measure_all(grid, runs, args.data.resolve(), dest, console)
     minutes = round((time.monotonic() - start) / 60, 1)
+    command = shlex.join(
+        ["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *(["--", *extra] if extra else [])]
+    )
     about = {
         "data": caption,
-        "command": shlex.join(
-            ["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *(["--", *extra] if extra else [])]
-        ),
+        "command": command,
         "cores": cores,
         "jobs": jobs,
         "threads": threads,
-        "minutes": minutes if fresh else earlier_minutes(dest),
+        **({"minutes": minutes} if fresh else earlier_cost(dest / "results.json", command, "minutes")),
     }
     trained = [read_run(run.folder) for run in runs]
     show(trained, report(trained, measured, dest, about), caption, console)
@@ -169,17 +162,8 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the quick start; return the exit status (130 after Ctrl-C)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    split = words.index("--") if "--" in words else len(words)
-    try:
-        quickstart(parser().parse_args(words[:split]), words[split + 1 :])
-    except LnplaceError as error:
-        print(f"quickstart: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("quickstart: stopped; the same command continues", file=sys.stderr)
-        return 130
-    return 0
+    own, extra = own_and_extra(argv)
+    return exit_status("quickstart", lambda: quickstart(parser().parse_args(own), extra))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ its form.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shlex
@@ -29,6 +28,7 @@ from fairseq_lnplace.experiments.grid import Grid, fingerprint, read_grid
 from fairseq_lnplace.experiments.measure import Measurement, measure, measurements
 from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.runner import Run, plan
+from fairseq_lnplace.experiments.script import check_positive, earlier_cost, exit_status, own_and_extra
 from fairseq_lnplace.experiments.slurm import job_script
 from fairseq_lnplace.files import new_file, write_json
 from fairseq_lnplace.versions import versions
@@ -93,9 +93,7 @@ def make_plan(args: argparse.Namespace, extra: Sequence[str]) -> Plan:
     Raises:
         LnplaceError: an option is out of range, or the data could not be made.
     """
-    for name in ("jobs", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise must_be(f"--{name}", "at least 1", value)
+    check_positive(args, "jobs", "threads")
     gpus = (1 if args.scale == "full" else 0) if args.gpus is None else args.gpus
     precision = args.precision or ("fp16" if gpus else "fp32")
     devices = Devices(gpus, precision, args.max_tokens, args.torchrun)
@@ -198,12 +196,6 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def known_cost(path: Path) -> dict[str, float | None]:
-    """Return what an earlier call wrote down, if one did everything."""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: known.get(name) for name in ("minutes", "core_minutes")}
-
-
 def report(todo: Plan, cost: Mapping[str, float | None], command: Sequence[str], console: Console) -> None:
     """Write down what was run; print what came of it, and write the page that shows it.
 
@@ -214,15 +206,15 @@ def report(todo: Plan, cost: Mapping[str, float | None], command: Sequence[str],
 
     trained = [run for run in todo.runs if run.train_log.exists()]
     cells = [{"name": run.cell.name, "folder": run.folder.name, "levels": dict(run.cell.levels)} for run in trained]
-    content = todo.grid.content
+    content, words = todo.grid.content, shlex.join(command)
     path = todo.dest / f"{todo.grid.name}.json"
     about: Mapping[str, Any] = {
         "experiment": todo.grid.name,
         "title": content["title"],
         "source": content["source"],
         "scale": todo.grid.scale,
-        "command": shlex.join(command),
-        **(known_cost(path) if None in cost.values() else cost),
+        "command": words,
+        **(earlier_cost(path, words, *cost) if None in cost.values() else cost),
         "cores": len(os.sched_getaffinity(0)),
         "versions": versions("fairseq", "torch", "sacrebleu"),
         "cells": cells,
@@ -236,19 +228,15 @@ def report(todo: Plan, cost: Mapping[str, float | None], command: Sequence[str],
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an experiment; return the exit status (130 after Ctrl-C)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    split = words.index("--") if "--" in words else len(words)
-    try:
-        args = parser().parse_args(words[:split])
-        place = words.index("--root")
-        reproduce(args, words[split + 1 :], ["bash", "scripts/reproduce.sh", *words[:place], *words[place + 2 :]])
-    except LnplaceError as error:
-        print(f"reproduce: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("reproduce: stopped; the same command continues", file=sys.stderr)
-        return 130
-    return 0
+    own, extra = own_and_extra(argv)
+
+    def work() -> None:
+        args = parser().parse_args(own)
+        place = own.index("--root")  # which the script adds
+        said = ["bash", "scripts/reproduce.sh", *own[:place], *own[place + 2 :], *(["--", *extra] if extra else [])]
+        reproduce(args, extra, said)
+
+    return exit_status("reproduce", work)
 
 
 if __name__ == "__main__":
