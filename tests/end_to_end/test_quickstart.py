@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.experiments.quickstart import main
 
 ROOT = Path(__file__).parents[2]
@@ -22,14 +21,6 @@ TINY = [
 ]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dest = tmp_path_factory.mktemp("prepared") / "toy"
-    splits = {split: str(ROOT / "data" / "toy" / split) for split in ("train", "valid", "test")}
-    prepare(Settings(source_lang="de", target_lang="en", vocab_size=200, note="synthetic", **splits), dest)
-    return dest
 
 
 def start(data: Path, dest: Path, *words: str) -> subprocess.Popen[str]:

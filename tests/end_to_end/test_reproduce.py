@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_lnplace.corpus.prepare import Settings, prepare
 from fairseq_lnplace.experiments.reproduce import EXPERIMENTS, main
 from fairseq_lnplace.report.experiment import read_experiment
 
@@ -20,14 +19,6 @@ TINY = [
 ]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dest = tmp_path_factory.mktemp("prepared") / "toy"
-    splits = {split: str(ROOT / "data" / "toy" / split) for split in ("train", "valid", "test")}
-    prepare(Settings(source_lang="de", target_lang="en", vocab_size=200, note="synthetic", **splits), dest)
-    return dest
 
 
 def call(experiment: str, *words: object, fails: bool = False) -> tuple[str, str]:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_lnplace.corpus.prepare import Settings, prepare
-
 ROOT = Path(__file__).parents[2]
 TINY = [
     *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "16"),
@@ -21,14 +19,6 @@ TINY = [
 ]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    dest = tmp_path_factory.mktemp("prepared") / "toy"
-    splits = {split: str(ROOT / "data" / "toy" / split) for split in ("train", "valid", "test")}
-    prepare(Settings(source_lang="de", target_lang="en", vocab_size=200, **splits), dest)
-    return dest
 
 
 def updates(data: Path, folder: Path, launcher: list[str], *more: str) -> list[tuple[float, float]]:
