@@ -19,6 +19,7 @@ WORKS = {
     "ctranslate2": "beam search with a checkpoint's weights, CTranslate2's beside it",
     "memory": "peak memory of training, in a process for each side",
     "depth": "time and peak memory of training against the number of layers",
+    "profile": "where the time of training goes, by kind of operation",
     "placements": "training with every placement, against Pre-LN",
 }
 
@@ -110,6 +111,7 @@ def measured(args: argparse.Namespace, setting: Any) -> list[dict[str, Any]]:
     from fairseq_lnplace.bench.ctranslate2 import bench_ctranslate2
     from fairseq_lnplace.bench.generate import bench_generate
     from fairseq_lnplace.bench.memory import bench_depth, bench_memory
+    from fairseq_lnplace.bench.profile import bench_profile
     from fairseq_lnplace.bench.train import bench_placements, bench_train
     from fairseq_lnplace.errors import must_be
 
@@ -124,4 +126,5 @@ def measured(args: argparse.Namespace, setting: Any) -> list[dict[str, Any]]:
         if not all(each.isdecimal() and int(each) > 0 for each in layers):
             raise must_be("--layers", "positive numbers with commas between", args.layers)
         return bench_depth(setting, [int(each) for each in layers])
-    return {"train": bench_train, "memory": bench_memory, "placements": bench_placements}[args.work](setting)
+    works = {"train": bench_train, "memory": bench_memory, "placements": bench_placements, "profile": bench_profile}
+    return works[args.work](setting)

@@ -17,6 +17,7 @@ from fairseq_lnplace.bench.data import batches, made_up
 from fairseq_lnplace.bench.flops import training_flops
 from fairseq_lnplace.bench.generate import bench_generate
 from fairseq_lnplace.bench.memory import bench_depth, bench_memory, peak_bytes
+from fairseq_lnplace.bench.profile import OTHER, bench_profile, by_kind
 from fairseq_lnplace.bench.report import draw, table
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import sides_of
@@ -183,6 +184,27 @@ def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytes
 def test_mistakes_end_in_one_sentence(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_operations_are_put_together_by_kind() -> None:
+    events = [("aten::mm", 3.0, 4), ("aten::addmm", 1.0, 2), ("aten::_log_softmax", 2.0, 2), ("aten::expand", 2.0, 8)]
+    rows = by_kind(events, rounds=2)
+    assert [(row["operations"], row["seconds"], row["share"], row["calls"], row["most"]) for row in rows] == [
+        ("matrix products", 2.0, 0.5, 3, "mm"),
+        ("loss", 1.0, 0.25, 1, "log_softmax"),
+        (OTHER, 1.0, 0.25, 4, "expand"),
+    ]
+
+
+def test_a_profile_has_the_parts_of_training(corpus: Path, tmp_path: Path) -> None:
+    rows = bench_profile(setting(corpus, rounds=1))
+    for side in ("stock", PRELN):
+        own = {row["operations"]: row for row in rows if row["side"] == side}
+        assert sum(row["share"] for row in own.values()) == pytest.approx(1)
+        assert {"matrix products", "attention", "loss", "dropout", "norms", "optimizer"} <= own.keys()
+        assert all(row["calls"] > 0 for kind, row in own.items() if kind != "optimizer")
+    draw(rows, "a caption", tmp_path / "profile.png")
+    assert (tmp_path / "profile.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
