@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm, widened
+from fairseq_lnplace.layers.packing import Packing, packed, unpacked
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.placements.spec import Slots
 
@@ -84,8 +85,8 @@ class Attention(nn.Module):
         self,
         query: Tensor,
         memory: Optional[Tensor],
-        query_padding: Optional[Tensor],
-        memory_padding: Optional[Tensor],
+        padding: Optional[Tensor],
+        packing: Optional[Packing],
         mask: Optional[Tensor],
         causal: bool,
         beams: int,
@@ -100,10 +101,10 @@ class Attention(nn.Module):
         In incremental decoding the hypotheses ("beams") of one source sentence share its keys: each is one more query.
 
         Args:
-            query: B x T x C, in incremental decoding (B * beams) x 1 x C.
+            query: B x T x C; packed 1 x N x C; in incremental decoding (B * beams) x 1 x C.
             memory: the other sequence, B x S x K. Self-attention reads it before its own positions (cross+self).
-            query_padding: B x T, True at padding; for the norms' statistics.
-            memory_padding: B x S, True at padding; for the norms' statistics.
+            padding: B x T, True at padding; for the norms' statistics.
+            packing: where the query's positions stand, if it is packed.
             mask: which keys a query may attend to, broadcastable to B x H x (beams * T) x S; None where it is all,
                 or where ``causal`` says it.
             causal: whether each position attends to itself and those before.
@@ -118,14 +119,16 @@ class Attention(nn.Module):
             the output (as ``query``), the weights (B * beams) x H x T x S where asked for, and the summed scores
             where they are handed on.
         """
-        rows, length = query.size(0), query.size(1)
         q = self.q_proj(query)
         if self.q_norm is not None:
-            q = self.q_norm(q, query_padding)
+            q = self.q_norm(q, padding)
+        if packing is not None:
+            q = unpacked(q, packing)
+        rows, length = q.size(0), q.size(1)
         if self.cross:
-            k, v = self.memory_keys_and_values(memory, memory_padding, incremental_state)
+            k, v = self.memory_keys_and_values(memory, incremental_state)
         else:
-            k, v = self.own_keys_and_values(query, memory, query_padding, beams, incremental_state, past)
+            k, v = self.own_keys_and_values(query, memory, padding, packing, beams, incremental_state, past)
         sentences = k.size(0)
         q = self.split_heads(q.reshape(sentences, -1, self.dim))
         if mask is not None and mask.size(0) > 1 and mask.size(0) != sentences:
@@ -158,8 +161,10 @@ class Attention(nn.Module):
         if head_scale is not None:
             out = out * (1.0 + head_scale).to(out.dtype).view(1, -1, 1, 1)
         out = out.transpose(1, 2).reshape(rows, length, self.dim)
+        if packing is not None:
+            out = packed(out, packing)
         if self.inner_norm is not None:
-            out = self.inner_norm(out, query_padding)
+            out = self.inner_norm(out, padding)
         if weights is not None and sentences != rows:
             weights = weights.transpose(1, 2).reshape(rows, length, self.heads, -1).transpose(1, 2)
         return self.out_proj(out), weights if need_weights else None, scores if self.residual_scores else None
@@ -167,7 +172,6 @@ class Attention(nn.Module):
     def memory_keys_and_values(
         self,
         memory: Optional[Tensor],
-        padding: Optional[Tensor],
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
     ) -> Tuple[Tensor, Tensor]:
         """Return the keys and values of the other sequence, each B x H x S x D; computed once for each sentence."""
@@ -178,7 +182,7 @@ class Attention(nn.Module):
                 if past_k is not None and past_v is not None:
                     return past_k, past_v
         assert memory is not None
-        k, v = self.keys_and_values(memory, padding)
+        k, v = self.keys_and_values(memory, None, None)
         if incremental_state is not None:
             k, v = k.contiguous(), v.contiguous()  # every step reads them
             self.store(incremental_state, k, v)
@@ -189,6 +193,7 @@ class Attention(nn.Module):
         query: Tensor,
         memory: Optional[Tensor],
         padding: Optional[Tensor],
+        packing: Optional[Packing],
         beams: int,
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
         past: int,
@@ -201,9 +206,11 @@ class Attention(nn.Module):
         if incremental_state is not None:
             source = query.reshape(-1, beams, self.dim)
         if memory is not None and past == 0:
+            if packing is not None:
+                source = unpacked(source, packing)
             source = torch.cat([memory.to(query.dtype), source], 1)
-            padding = None
-        k, v = self.keys_and_values(source, padding)
+            packing = None
+        k, v = self.keys_and_values(source, padding, packing)
         if incremental_state is None:
             return k, v
         past_k: Optional[Tensor] = None
@@ -216,11 +223,15 @@ class Attention(nn.Module):
         self.store(incremental_state, all_k, all_v)
         return all_k[:, :, :end], all_v[:, :, :end]
 
-    def keys_and_values(self, source: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Return the keys and values of ``source`` (B x S x K), each B x H x S x D."""
+    def keys_and_values(
+        self, source: Tensor, padding: Optional[Tensor], packing: Optional[Packing]
+    ) -> Tuple[Tensor, Tensor]:
+        """Return the keys and values of ``source`` (B x S x K, or packed), each B x H x S x D."""
         k, v = self.k_proj(source), self.v_proj(source)
         if self.k_norm is not None and self.v_norm is not None:
             k, v = self.k_norm(k, padding), self.v_norm(v, padding)
+        if packing is not None:
+            k, v = unpacked(k, packing), unpacked(v, packing)
         return self.split_heads(k), self.split_heads(v)
 
     def split_heads(self, x: Tensor) -> Tensor:

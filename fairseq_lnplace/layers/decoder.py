@@ -19,6 +19,7 @@ from fairseq_lnplace.layers.beams import (
     real_keys,
     sentences_of,
 )
+from fairseq_lnplace.layers.packing import Packing, packed, packing_of, unpacked
 from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, keep_final_norm, wrapped
 from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer
 
@@ -93,10 +94,12 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                     memory_padding = mask
 
         beams, past = 1, 0
-        padding: Optional[Tensor] = None
+        packing: Optional[Packing] = None
         if incremental_state is None:
             causal = not full_context_alignment
             self_mask, padding = self.sequence_mask(prev_output_tokens, causal, memory, memory_padding)
+            if self.training and padding is not None:
+                packing = packing_of(padding)
             causal = causal and self_mask is None
         else:
             causal = False
@@ -106,19 +109,20 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         cross_mask = real_keys(memory_padding)
 
         x = self.embed(prev_output_tokens, incremental_state)
-        x, second = self.begin(x, padding)
+        if packing is not None:
+            x = packed(x, packing)
+        x, second = self.begin(x, None)
         attn: Optional[Tensor] = None
-        inner_states: List[Optional[Tensor]] = [x.transpose(0, 1)]
+        inner_states: List[Optional[Tensor]] = [self.sequences(x, packing).transpose(0, 1)]
         outputs: List[Tensor] = []
         self_scores: Optional[Tensor] = None
         cross_scores: Optional[Tensor] = None
-        x = self.remember(outputs, x, padding)
+        x = self.remember(outputs, x, None)
         for index, layer in enumerate(self.layers):
             x, weights, second, self_scores, cross_scores = layer(
                 x,
                 memory,
-                memory_padding,
-                padding,
+                packing,
                 self_mask,
                 cross_mask,
                 causal,
@@ -133,17 +137,21 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             )
             if weights is not None:
                 attn = weights.float().to(x)
-            x = self.remember(outputs, x, padding)
-            inner_states.append(x.transpose(0, 1))
+            x = self.remember(outputs, x, None)
+            inner_states.append(self.sequences(x, packing).transpose(0, 1))
 
         if attn is not None:
             if alignment_heads is not None:
                 attn = attn[:, :alignment_heads]
             attn = attn.mean(dim=1)  # over heads: B x T x S
-        x = self.end(x, second, padding)
+        x = self.sequences(self.end(x, second, None), packing)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def sequences(self, x: Tensor, packing: Optional[Packing]) -> Tensor:
+        """Return ``x`` as B x T x C, 0 at padding if it is packed."""
+        return x if packing is None else unpacked(x, packing)
 
     def sequence_mask(
         self, tokens: Tensor, causal: bool, memory: Optional[Tensor], memory_padding: Optional[Tensor]

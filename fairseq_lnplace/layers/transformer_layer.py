@@ -11,6 +11,7 @@ from fairseq_lnplace.layers.attention import Attention
 from fairseq_lnplace.layers.compiling import set_compiled
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm
+from fairseq_lnplace.layers.packing import Packing
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.residual import Residual
@@ -191,8 +192,7 @@ class TransformerDecoderLayer(TransformerLayer):
         self,
         x: Tensor,
         memory: Optional[Tensor],
-        memory_padding: Optional[Tensor],
-        padding: Optional[Tensor],
+        packing: Optional[Packing],
         self_mask: Optional[Tensor],
         cross_mask: Optional[Tensor],
         causal: bool,
@@ -208,10 +208,10 @@ class TransformerDecoderLayer(TransformerLayer):
         """Run the layer.
 
         Args:
-            x: B x T x C; with an ``incremental_state`` the newest position of every hypothesis, (B * beams) x 1 x C.
+            x: B x T x C; packed 1 x N x C; with an ``incremental_state`` the newest position of every hypothesis,
+                (B * beams) x 1 x C.
             memory: the encoder's output, B x S x K.
-            memory_padding: B x S, True at padding, for the norms' statistics; None where there is none.
-            padding: B x T, True at padding, for the norms' statistics; None where there is none.
+            packing: where the positions of ``x`` stand, if it is packed.
             self_mask: which positions self-attention may attend to; None where it is all or ``causal`` says it.
             cross_mask: which positions of the memory may be attended to; None where it is all.
             causal: whether self-attention hides later positions.
@@ -219,7 +219,7 @@ class TransformerDecoderLayer(TransformerLayer):
             incremental_state: fairseq's cache.
             past: the number of keys in the self-attention's cache.
             need_weights: whether to return the cross-attention weights.
-            second: the second stream, B x T x C.
+            second: the second stream, as ``x``.
             self_scores: the self-attention scores summed over the layers below, B x H x T x T.
             cross_scores: the cross-attention scores summed over the layers below, B x H x T x S.
             summed_layers: over how many layers the scores are summed.
@@ -229,12 +229,12 @@ class TransformerDecoderLayer(TransformerLayer):
         """
         layer_input = x
         before = memory if self.cross_self_attention else None
-        h = self.self_attn_layer_norm.enter(x, padding)
+        h = self.self_attn_layer_norm.enter(x, None)
         h, _, self_scores = self.self_attn(
             h,
             before,
-            padding,
             None,
+            packing,
             self_mask,
             causal,
             beams,
@@ -244,16 +244,16 @@ class TransformerDecoderLayer(TransformerLayer):
             self_scores,
             summed_layers,
         )
-        x, second = self.self_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
+        x, second = self.self_attn_layer_norm.leave(x, h, None, layer_input, self.layer_scale, second)
 
         weights: Optional[Tensor] = None
         if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None and memory is not None:
-            h = self.encoder_attn_layer_norm.enter(x, padding)
+            h = self.encoder_attn_layer_norm.enter(x, None)
             h, weights, cross_scores = self.encoder_attn(
                 h,
                 memory,
-                padding,
-                memory_padding,
+                None,
+                packing,
                 cross_mask,
                 False,
                 beams,
@@ -263,10 +263,10 @@ class TransformerDecoderLayer(TransformerLayer):
                 cross_scores,
                 summed_layers,
             )
-            x, second = self.encoder_attn_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
+            x, second = self.encoder_attn_layer_norm.leave(x, h, None, layer_input, self.layer_scale, second)
 
-        h = self.feed_forward(self.final_layer_norm.enter(x, padding), padding)
-        x, second = self.final_layer_norm.leave(x, h, padding, layer_input, self.layer_scale, second)
+        h = self.feed_forward(self.final_layer_norm.enter(x, None), None)
+        x, second = self.final_layer_norm.leave(x, h, None, layer_input, self.layer_scale, second)
         return x, weights, second, self_scores, cross_scores
 
     @torch.jit.export

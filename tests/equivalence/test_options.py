@@ -440,10 +440,11 @@ def test_half_precision_is_near_float32(placement: str, dtype: torch.dtype) -> N
     assert all(p.grad is not None and p.grad.isfinite().all() for p in half.parameters())
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("placement", ["postln", "realformer"])
-def test_left_padded_targets(placement: str) -> None:
+def test_left_padded_targets(placement: str, training: bool) -> None:
     """`--left-pad-target`: a padded query may attend to nothing, and must not spoil the rest."""
-    model = tiny_model(placement).eval()
+    model = tiny_model(placement).train(training)
     sample = batch()["net_input"]
     alone = model(sample["src_tokens"][:1], sample["src_lengths"][:1], sample["prev_output_tokens"][:1, :3])[0]
     moved = sample["prev_output_tokens"].clone()

@@ -66,6 +66,35 @@ def test_more_padding_changes_nothing(placement: str, options: dict[str, Any], t
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{}, {"cross_self_attention": True}], ids=str)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("placement", ["postln", "resi_dual", "realformer", "hybridnorm"])
+def test_in_training_the_decoder_computes_real_positions_alone(
+    placement: str, causal: bool, options: dict[str, Any]
+) -> None:
+    """It returns the shapes of evaluation, and the same values but at padding, where they are 0."""
+    model = fill_in(tiny_model(placement, **options))
+    inputs = batch()["net_input"]
+    real = inputs["prev_output_tokens"].ne(PAD)
+    widths = []
+    model.decoder.layers[0].fc1.register_forward_hook(lambda module, args, out: widths.append(tuple(out.shape[:-1])))
+    results = []
+    for training in (True, False):
+        encoded = model.eval().encoder(inputs["src_tokens"], inputs["src_lengths"])
+        model.decoder.train(training)
+        results.append(
+            model.decoder(inputs["prev_output_tokens"], encoded, full_context_alignment=not causal, alignment_layer=1)
+        )
+    assert widths == [(1, int(real.sum())), tuple(real.shape)]
+    (mine, extra), (expected, expected_extra) = results
+    assert not mine[~real].any()
+    for ours, theirs in [(mine, expected), *zip(extra["inner_states"], expected_extra["inner_states"], strict=True)]:
+        at = real if ours is mine else real.t()
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours[at], theirs[at], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(extra["attn"][0][real], expected_extra["attn"][0][real], rtol=1e-9, atol=1e-9)
+
+
 @every_kind
 def test_loading_and_training_leave_evaluation_as_it_is(placement: str, options: dict[str, Any]) -> None:
     """fairseq 0.12.2 replaces a layer's forward in evaluation, but only after a checkpoint is loaded."""

@@ -170,17 +170,23 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
     stack = oracle.Stack(side, both.copies[side], both.config, tokens.eq(PAD), memory, memory_padding)
     assert len(seen) == stack.depth
     real = tokens.ne(PAD)
+    positions = (lambda x: x[0]) if side == "decoder" else (lambda x: x[real])  # in training decoders leave out padding
+
+    def sequences(x: Tensor) -> Tensor:
+        return torch.zeros(*real.shape, x.size(2), dtype=x.dtype).index_put((real,), positions(x))
+
     for layer, (inputs, outputs) in zip(stack.layers, seen, strict=True):
+        x = sequences(inputs[0])
         if method == "resi_dual":
-            second = inputs[3 if side == "encoder" else 11]
-            expected, second = oracle.resi_dual_layer(layer, inputs[0], second)
-            assert_close(outputs[1 if side == "encoder" else 2][real], second[real], rtol=1e-9, atol=1e-9)
+            second = inputs[3 if side == "encoder" else 10]
+            expected, second = oracle.resi_dual_layer(layer, x, sequences(second))
+            assert_close(positions(outputs[1 if side == "encoder" else 2]), second[real], rtol=1e-9, atol=1e-9)
         elif method == "dlcl":
             host = oracle.preln_layer if both.config.dlcl_form == "pre" else oracle.postln_layer
-            expected = host(layer, inputs[0])
+            expected = host(layer, x)
         else:
-            expected = oracle.LAYERS[method](layer, inputs[0])
-        assert_close(outputs[0][real], expected[real], rtol=1e-9, atol=1e-9)
+            expected = oracle.LAYERS[method](layer, x)
+        assert_close(positions(outputs[0]), expected[real], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"])
