@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator
 
 import torch
+import torch._dynamo.config as dynamo_config
 import torch._functorch.config as functorch_config
 from torch import nn
 
@@ -15,7 +16,7 @@ from fairseq_lnplace.errors import must_be
 def set_compiled(layer: nn.Module, compiled: bool) -> None:
     """Let calls of the layer run compiled from now on, or as they are; neither its weights nor their names change.
 
-    Compilation comes with the first call, for all shapes at once; layers with the same constants share it.
+    Compilation comes with the first call of a kind, for all shapes at once; layers with the same constants share it.
 
     Raises:
         LnplaceError: there is no C++ compiler, which torch needs for it, or torch would not find its own files.
@@ -31,6 +32,9 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
             raise must_be("--compile", "left out where torch's path has a space, which torch does not quote", folder)
         # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
         functorch_config.recompute_views = True
+        # A layer's constants and kinds of batches (padded, or one sentence) are compiled apart; what exceeds torch's
+        # limit of 8 would run as it is.
+        dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, 256)
         layer.compile(dynamic=True)
 
 

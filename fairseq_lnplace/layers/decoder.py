@@ -43,6 +43,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         # make_generation_fast_ says otherwise, in training only a task that loads alignments reads them.
         self.need_attn = True
         self.need_attn_in_training = False
+        # Each layer's output would have to be put back among its padding; none of fairseq's criteria reads it.
+        self.need_states_in_training = False
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Return the next layer from the bottom."""
@@ -77,7 +79,11 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
-        """Decode; arguments and result as of fairseq's ``TransformerDecoderBase.extract_features``."""
+        """Decode; arguments and result as of fairseq's ``TransformerDecoderBase.extract_features``.
+
+        In training padding is left out of the layers: there the features are 0, and "inner_states" are given where
+        ``need_states_in_training`` asks for them.
+        """
         need_attn = self.need_attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
@@ -97,9 +103,11 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         packing: Optional[Packing] = None
         if incremental_state is None:
             causal = not full_context_alignment
-            self_mask, padding = self.sequence_mask(prev_output_tokens, causal, memory, memory_padding)
-            if self.training and padding is not None:
-                packing = packing_of(padding)
+            padding = prev_output_tokens.eq(self.padding_idx)
+            packing = packing_of(padding)
+            self_mask = self.sequence_mask(padding, packing is not None, causal, memory, memory_padding)
+            if not self.training:
+                packing = None
             causal = causal and self_mask is None
         else:
             causal = False
@@ -113,7 +121,10 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             x = packed(x, packing)
         x, second = self.begin(x, None)
         attn: Optional[Tensor] = None
-        inner_states: List[Optional[Tensor]] = [self.sequences(x, packing).transpose(0, 1)]
+        return_states = not self.training or self.need_states_in_training
+        inner_states: List[Optional[Tensor]] = []
+        if return_states:
+            inner_states.append(self.sequences(x, packing).transpose(0, 1))
         outputs: List[Tensor] = []
         self_scores: Optional[Tensor] = None
         cross_scores: Optional[Tensor] = None
@@ -138,7 +149,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             if weights is not None:
                 attn = weights.float().to(x)
             x = self.remember(outputs, x, None)
-            inner_states.append(self.sequences(x, packing).transpose(0, 1))
+            if return_states:
+                inner_states.append(self.sequences(x, packing).transpose(0, 1))
 
         if attn is not None:
             if alignment_heads is not None:
@@ -154,19 +166,20 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return x if packing is None else unpacked(x, packing)
 
     def sequence_mask(
-        self, tokens: Tensor, causal: bool, memory: Optional[Tensor], memory_padding: Optional[Tensor]
-    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """Return self-attention's mask over whole sequences, beside what ``causal`` says, and the padding, B x T."""
-        padding: Optional[Tensor] = None
+        self,
+        padding: Tensor,
+        any_padding: bool,
+        causal: bool,
+        memory: Optional[Tensor],
+        memory_padding: Optional[Tensor],
+    ) -> Optional[Tensor]:
+        """Return self-attention's mask over whole sequences (``padding`` is B x T), beside what ``causal`` says."""
         hidden: Optional[Tensor] = None
-        is_padding = tokens.eq(self.padding_idx)
-        if bool(is_padding.any()):
-            padding = is_padding
-            # The causal mask hides padding from all real positions where it only stands at the end.
-            if not causal or bool((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
-                hidden = is_padding
+        # The causal mask hides padding from all real positions where it only stands at the end.
+        if any_padding and (not causal or bool((padding[:, :-1] & ~padding[:, 1:]).any())):
+            hidden = padding
         before = memory if self.cross_self_attention else None
-        return decoder_mask(tokens.size(1), causal, hidden, before, memory_padding), padding
+        return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
 
     def step_mask(
         self, visible: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]

@@ -1,6 +1,6 @@
 """Sequences without their padding, for everything that treats each position by itself."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -20,18 +20,20 @@ class Packing(NamedTuple):
     length: int
 
 
-def packing_of(padding: Tensor) -> Packing:
-    """Return where there is no padding (B x T, True at padding)."""
+def packing_of(padding: Tensor) -> Optional[Packing]:
+    """Return where there is no padding (B x T, True at padding); None where there is none anywhere."""
     positions = torch.logical_not(padding).flatten().nonzero().squeeze(1)
+    if positions.numel() == padding.numel():
+        return None
     return Packing(positions, padding.size(0), padding.size(1))
 
 
 def packed(x: Tensor, packing: Packing) -> Tensor:
     """Return the real positions of ``x`` (B x T x C) as one sentence, 1 x N x C."""
-    return x.flatten(0, 1).index_select(0, packing.positions).unsqueeze(0)
+    return x.reshape(1, -1, x.size(2)).index_select(1, packing.positions)  # no view, whose base torch.compile watches
 
 
 def unpacked(x: Tensor, packing: Packing) -> Tensor:
     """Return ``x`` (1 x N x C) as B x T x C, 0 at padding."""
-    rows = x.new_zeros(packing.sentences * packing.length, x.size(2)).index_copy(0, packing.positions, x[0])
-    return rows.view(packing.sentences, packing.length, x.size(2))
+    rows = x.new_zeros(1, packing.sentences * packing.length, x.size(2))
+    return rows.index_copy_(1, packing.positions, x).view(packing.sentences, packing.length, x.size(2))

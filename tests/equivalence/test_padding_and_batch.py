@@ -76,6 +76,7 @@ def test_in_training_the_decoder_computes_real_positions_alone(
     model = fill_in(tiny_model(placement, **options))
     inputs = batch()["net_input"]
     real = inputs["prev_output_tokens"].ne(PAD)
+    model.decoder.need_states_in_training = True
     widths = []
     model.decoder.layers[0].fc1.register_forward_hook(lambda module, args, out: widths.append(tuple(out.shape[:-1])))
     results = []

@@ -83,6 +83,7 @@ def test_norms_of_a_layers_parts(kind: str, placement: str, prefix: str, tmp_pat
 @pytest.mark.parametrize("placement", ["postln", "preln_final"])
 def test_activations_are_those_of_real_positions(placement: str, tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, placement, log_layer_stats=1)
+    trainer.get_model().decoder.need_states_in_training = True
     squares: dict[str, list[Tensor]] = {}
     for sample in samples():
         inputs, model = sample["net_input"], trainer.get_model()
