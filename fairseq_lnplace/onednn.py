@@ -26,7 +26,7 @@ def linear_by_onednn(modules: Sequence[nn.Module]) -> Iterator[None]:
     The modules stay what they are: their hooks run, and a compiled or scripted module takes no notice.
     """
     there = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    linear = [module for module in modules if there and type(module) is nn.Linear and suits(module.weight)]
+    linear = [module for module in modules if there and isinstance(module, nn.Linear) and plain(module)]
     for module in linear:
         module.forward = partial(mapped, module)  # type: ignore[method-assign]
     try:
@@ -34,6 +34,11 @@ def linear_by_onednn(modules: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for module in linear:
             module.__dict__.pop("forward", None)
+
+
+def plain(module: nn.Linear) -> bool:
+    """Return whether the module is a linear map that oneDNN takes, and nobody else has replaced its forward."""
+    return type(module) is nn.Linear and "forward" not in vars(module) and suits(module.weight)
 
 
 def suits(x: Tensor) -> bool:

@@ -17,6 +17,8 @@
 # Ctrl-C stops it; the same command goes on where it stopped, and does nothing twice.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+said='bash scripts/quickstart.sh'
+for word in "$@"; do said+=" $(printf %q "$word")"; done
 data='' dest=$ROOT/runs/quickstart text=() options=()
 while [[ $# -gt 0 && $1 != -- ]]; do
     case $1 in
@@ -42,4 +44,5 @@ if [[ -z $data ]]; then
     [[ ${text[*]} != --generated ]] || data+=-synthetic
     bash "$ROOT/scripts/prepare_demo.sh" --min-words 4 --max-words 20 --dest "$data" "${text[@]}" >/dev/null
 fi
-exec "$VENV/bin/python" -m fairseq_lnplace.experiments.quickstart --data "$data" --dest "$dest" "${options[@]}" "$@"
+exec "$VENV/bin/python" -m fairseq_lnplace.experiments.quickstart --data "$data" --dest "$dest" --said "$said" \
+    "${options[@]}" "$@"

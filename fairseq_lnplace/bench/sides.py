@@ -77,13 +77,18 @@ def sides_of(
         compiled: whether ``archs`` run under --compile.
 
     Raises:
-        LnplaceError: an architecture is not a translation model of ours.
+        LnplaceError: an architecture is not a translation model of ours, or two sides are the same.
     """
     for arch in (*archs, *(() if against == STOCK else (against,))):
         if ARCH_MODEL_NAME_REGISTRY.get(arch) != MODEL:
             raise must_be("--arch", "an architecture of transformer_lnplace, such as transformer_postln_tiny", arch)
     more = ("--compile",) if compiled else ()
-    ours = [Side(arch + " compiled" * compiled, data, ("--arch", arch, *OURS, *SAME, *more, *extra)) for arch in archs]
+    names = [arch + " compiled" * compiled for arch in archs]
+    if len({against, *names}) <= len(names):
+        raise must_be("--arch", "given once for each architecture, and not the baseline's", ", ".join(archs))
+    ours = [
+        Side(name, data, ("--arch", arch, *OURS, *SAME, *more, *extra)) for name, arch in zip(names, archs, strict=True)
+    ]
     if against != STOCK:
         return [Side(against, data, ("--arch", against, *OURS, *SAME, *extra)), *ours]
     sizes = stock_sizes(Side("", data, ("--arch", archs[0], *OURS, *SAME, *extra)).args())

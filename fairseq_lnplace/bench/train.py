@@ -59,7 +59,8 @@ def bench_placements(setting: Setting) -> list[dict[str, Any]]:
     known = max((name for name in placements.names() if f"_{name}_" in f"{arch}_"), key=len, default="")
     archs = {name: arch.replace(known, name, 1) for name in placements.names()}
     baseline = archs.pop("preln_final")
-    return bench_train(replace(setting, archs=tuple(archs.values()), against=baseline))
+    extra = (*setting.extra, *["--compile"] * setting.compiled)  # the baseline's, too
+    return bench_train(replace(setting, archs=tuple(archs.values()), against=baseline, compiled=False, extra=extra))
 
 
 def agreement(sides: Sequence[Side], samples: Sequence[Sample]) -> dict[str, dict[str, float]]:

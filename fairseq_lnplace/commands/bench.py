@@ -23,6 +23,18 @@ WORKS = {
     "placements": "training with every placement, against Pre-LN",
 }
 
+# options that not every work takes
+TAKEN_BY = {
+    "arch": WORKS.keys() - {"ctranslate2"},
+    "against": WORKS.keys() - {"ctranslate2", "placements"},
+    "compile": WORKS.keys() - {"generate", "ctranslate2"},
+    "options": WORKS.keys() - {"ctranslate2"},
+    "checkpoint": {"generate", "ctranslate2"},
+    "beam": {"generate", "ctranslate2"},
+    "float64": {"generate"},
+    "layers": {"depth"},
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, what to compare, and how long."""
@@ -37,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="pieces in a batch, with padding")
     parser.add_argument("--batches", type=int, default=3, metavar="N", help="batches of a round")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds, the sides in turn in each")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of every side, as a rule in turn")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of torch")
     parser.add_argument("--cpu", action="store_true", help="use no GPU")
     parser.add_argument("--compile", action="store_true", help="compare our models under --compile, too")
@@ -66,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_lnplace.files import write_json
     from fairseq_lnplace.versions import versions
 
+    check_taken(args)
     logging.disable(logging.INFO)
     setting = Setting(
         tuple(args.arch or ["transformer_preln_final_tiny"]),
@@ -100,6 +113,21 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         Console(highlight=False).print(table(rows, caption))
+
+
+def check_taken(args: argparse.Namespace) -> None:
+    """Check that the work takes the options that were given.
+
+    Raises:
+        LnplaceError: it does not take one of them.
+    """
+    from fairseq_lnplace.errors import must_be
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, works in TAKEN_BY.items():
+        if args.work not in works and (value := getattr(args, name)) != parser.get_default(name):
+            raise must_be(f"--{name}", f"left out with {args.work}", value)
 
 
 def measured(args: argparse.Namespace, setting: Any) -> list[dict[str, Any]]:

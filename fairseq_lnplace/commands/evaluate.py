@@ -33,14 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Evaluate, write the record and the translations beside it, print the scores."""
+    from fairseq_lnplace.errors import must_be
     from fairseq_lnplace.evaluation import Decoding, evaluate  # imports torch and sacrebleu
     from fairseq_lnplace.files import new_file, write_json
 
+    output = args.output or args.checkpoint.with_suffix(f".{args.gen_subset}.json")
+    if output.suffix != ".json":
+        raise must_be("--output", "a file whose name ends in .json", output)
     decoding = Decoding(**{field.name: getattr(args, field.name) for field in fields(Decoding)})
     record, translations = evaluate(
         args.checkpoint, args.data, args.gen_subset, decoding, args.references, args.compound_split
     )
-    output = args.output or args.checkpoint.with_suffix(f".{args.gen_subset}.json")
     text = output.with_suffix(f".{record['target_lang']}")
     with new_file(text) as partial:
         partial.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")

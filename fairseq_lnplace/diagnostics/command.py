@@ -96,9 +96,15 @@ class Session:
 
         Args:
             layers: measure the architectures alone, with so many layers in every stack.
+
+        Raises:
+            LnplaceError: there are options for architectures and none is measured.
         """
-        args, text = self.args, self.text()
+        args = self.args
         archs = dict.fromkeys(args.arch or ([] if args.checkpoint else ARCHITECTURES))
+        if self.extra and not archs:
+            raise must_be(self.extra[0], "left out without --arch, as checkpoints have options of their own", "given")
+        text = self.text()
         initial = [(arch, seed) for arch in archs for seed in range(1, args.seeds + 1)]
         trained = [] if layers else [(path, 1) for path in args.checkpoint]
         for model, seed in self.tracked([*initial, *trained]):

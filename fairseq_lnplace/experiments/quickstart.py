@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--jobs", type=int, default=3, metavar="N", help="models trained side by side")
     options.add_argument("--threads", type=int, metavar="N", help="of each; default: the machine's, shared out")
     options.add_argument("--dry-run", action="store_true", help="print the commands, do nothing")
+    options.add_argument("--said", default="bash scripts/quickstart.sh", help=argparse.SUPPRESS)  # to the script
     options.epilog = "What follows -- is added to every fairseq-train command, for example: -- --lr 1e-3"
     return options
 
@@ -142,16 +143,13 @@ def quickstart(args: argparse.Namespace, extra: Sequence[str]) -> None:
     watch(runs, slots(jobs, threads), console)
     measured = measure_all(grid, runs, args.data.resolve(), dest, console)
     minutes = round((time.monotonic() - start) / 60, 1)
-    command = shlex.join(
-        ["bash", "scripts/quickstart.sh", *(["--fast"] if args.fast else []), *(["--", *extra] if extra else [])]
-    )
     about = {
         "data": caption,
-        "command": command,
+        "command": args.said,
         "cores": cores,
         "jobs": jobs,
         "threads": threads,
-        **({"minutes": minutes} if fresh else earlier_cost(dest / "results.json", command, "minutes")),
+        **({"minutes": minutes} if fresh else earlier_cost(dest / "results.json", args.said, "minutes")),
     }
     trained = [read_run(run.folder) for run in runs]
     show(trained, report(trained, measured, dest, about), caption, console)

@@ -36,6 +36,7 @@ from fairseq_lnplace.versions import versions
 __all__ = ["EXPERIMENTS", "main"]
 
 FOLDER = Path(__file__).parent
+SCRIPT = "scripts/reproduce.sh"  # in the repository
 EXPERIMENTS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "quickstart")
 
 
@@ -71,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--threads", type=int, metavar="N", help="of each cell; default: the machine's, shared out")
     where.add_argument("--torchrun", action="store_true", help="start the processes of several GPUs by torchrun")
     where.add_argument("--slurm", action="store_true", help="write a job array instead, with a task for each cell")
+    options.add_argument("--no-report", action="store_true", help=argparse.SUPPRESS)  # one of several tasks
     options.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)  # of the repository
     return options
 
@@ -162,13 +164,13 @@ def reproduce(args: argparse.Namespace, extra: Sequence[str], command: Sequence[
         return
     cores = len(os.sched_getaffinity(0))
     if args.slurm:
-        path = todo.dest / f"{todo.grid.name}.slurm.sh"
+        path, threads = todo.dest / f"{todo.grid.name}.slurm.sh", args.threads or cores
+        again = ["bash", str(args.root / SCRIPT), *(word for word in command[2:] if word != "--slurm")]
+        script = job_script(todo.dest.name, todo.runs, todo.devices.gpus or 0, threads, Path.cwd(), again)
         with new_file(path) as partial:
-            threads = args.threads or cores
-            script = job_script(todo.dest.name, todo.runs, todo.devices.gpus or 0, threads, args.root, command)
             partial.write_text(script, encoding="utf-8")
         print(f"sbatch {shlex.quote(str(path))}")
-        print(f"# and then, for the report: {shlex.join(word for word in command if word != '--slurm')}")
+        print(f"# and then, for measurements and the report: {shlex.join(again)}")
         return
     gpus = todo.devices.gpus or 0
     names = visible_gpus() if gpus else []
@@ -182,6 +184,10 @@ def reproduce(args: argparse.Namespace, extra: Sequence[str], command: Sequence[
     if todo.runs:
         watch(todo.runs, places, console)
     errors = [run.error for run in todo.runs if run.error]
+    if args.no_report:
+        if errors:
+            raise LnplaceError("; ".join(errors))
+        return
     for measurement in todo.measurements if not errors else ():
         measure(measurement, console)
     cost = {"minutes": time.monotonic() - start, "core_minutes": cpu_seconds() - used}
@@ -233,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         args = parser().parse_args(own)
         place = own.index("--root")  # which the script adds
-        said = ["bash", "scripts/reproduce.sh", *own[:place], *own[place + 2 :], *(["--", *extra] if extra else [])]
+        said = ["bash", SCRIPT, *own[:place], *own[place + 2 :], *(["--", *extra] if extra else [])]
         reproduce(args, extra, said)
 
     return exit_status("reproduce", work)

@@ -29,7 +29,7 @@ import fairseq_lnplace
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.experiments.devices import Devices, Environment
 from fairseq_lnplace.experiments.grid import Cell, Grid, fingerprint, option_of, words
-from fairseq_lnplace.experiments.training_log import last_line, read_log
+from fairseq_lnplace.experiments.training_log import gave_up, last_line, read_log
 from fairseq_lnplace.files import new_file, write_json
 
 __all__ = ["Run", "plan", "run_all"]
@@ -213,8 +213,7 @@ async def perform(run: Run, call: Call) -> None:
         run.record()
         mend_last_checkpoint(run.folder)
         status = await call(run.train_command(), run.train_log)
-        gave_up = status and last_line(run.train_log).startswith("FloatingPointError")
-        if gave_up or read_log(run.train_log).diverged:
+        if (status and gave_up(run.train_log)) or read_log(run.train_log).diverged:
             run.state = "diverged"
             run.record()
             return

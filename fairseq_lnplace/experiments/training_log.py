@@ -89,6 +89,11 @@ def read_log(path: Path, tail: int | None = None) -> TrainingLog:
     return TrainingLog(inner, valid, sum(row["train_wall"] for row in inner))
 
 
+def gave_up(path: Path) -> bool:
+    """Return whether a log ends with fairseq's refusal of values that are not finite, maybe in torchrun's words."""
+    return bool(re.search(r"^(\[rank\d+\]:\s*)?FloatingPointError: ", _text(path, tail=10_000), re.MULTILINE))
+
+
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty: after a failure, the exception's message."""
     lines = _text(path, tail=10_000).split("\n")

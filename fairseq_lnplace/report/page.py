@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.report.curves import UNITS, Line, line_of, metrics_of, progress_of
 from fairseq_lnplace.report.figures import layer_figure, progress_figure, swatch
@@ -144,11 +144,8 @@ def write(path: Path, page: str) -> None:
     """
     if path.is_dir():
         raise must_be("--output", "a file", f"{path}, which is a folder")
-    try:
-        with new_file(path) as partial:
-            partial.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise LnplaceError(f"{path} cannot be written: {error.strerror}") from error
+    with new_file(path) as partial:
+        partial.write_text(page, encoding="utf-8")
 
 
 def _template() -> Template:

@@ -23,7 +23,7 @@ from typing import Any
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.experiments.training_log import TrainingLog, last_line, read_log
+from fairseq_lnplace.experiments.training_log import TrainingLog, gave_up, last_line, read_log
 
 __all__ = ["Evaluation", "TrainedRun", "placement_of", "read_json", "read_run", "read_runs"]
 
@@ -275,10 +275,10 @@ def _state_of_cell(recorded: str, folder: Path) -> str:
 def _state_of_log(path: Path, log: TrainingLog) -> str:
     """Return the state that a log of fairseq's ends in."""
     last, crash = last_line(path), path.with_name("crash.pt")  # saved for gradients that are not finite
-    if log.diverged or last.startswith("FloatingPointError"):
-        return "diverged"
     if re.search(r"done training in [\d.]+ seconds$", last):
-        return "finished"
+        return "diverged" if log.diverged else "finished"
+    if log.diverged or gave_up(path):
+        return "diverged"
     if crash.exists() and crash.stat().st_mtime >= path.stat().st_mtime:
         return "diverged"  # of which --log-file tells nothing
     return "failed" if re.match(r"[\w.]*(Error|Exception)\b", last) else "interrupted"

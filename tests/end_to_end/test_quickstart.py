@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 def start(data: Path, dest: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fairseq_lnplace.experiments.quickstart", "--data", data, "--dest", dest]
     return subprocess.Popen(
-        [*command, "--device", "cpu", *words],
+        [*command, "--device", "cpu", "--said", shlex.join(["bash", "scripts/quickstart.sh", *words]), *words],
         env={**os.environ, "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

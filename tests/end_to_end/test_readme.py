@@ -62,6 +62,9 @@ def test_every_block_runs(folder: Path, language: str, block: str) -> None:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "Traceback" not in done.stdout + done.stderr
+    if "quickstart.sh" in block:
+        said = json.loads((folder / "runs/quickstart/results.json").read_text(encoding="utf-8"))["command"]
+        assert said in block.replace(f"'{ROOT}/scripts/quickstart.sh'", "scripts/quickstart.sh")
 
 
 def test_what_runs_smaller_is_in_the_readme() -> None:

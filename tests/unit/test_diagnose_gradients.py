@@ -166,6 +166,7 @@ def test_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.Captur
         (["--arch", "transformer_postln_tiny", "--bogus", "1"], "unrecognized arguments: --bogus 1"),
         (["--data", "nowhere"], "`--data` must be a folder"),
         (["--checkpoint", "nowhere.pt"], "nowhere.pt cannot be read"),
+        (["--checkpoint", "nowhere.pt", "--batchs", "9"], "`--batchs` must be left out without --arch"),
         (["--checkpoint", "a/x.pt", "b/a/x.pt"], "`--checkpoint` must be files that differ"),
         (["--checkpoint", "x.pt", "--depths", "2"], "`--depths` must go with --arch"),
         (["--dest", __file__], "`--dest` must be a folder"),

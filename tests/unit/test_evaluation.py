@@ -193,6 +193,9 @@ def test_wrong_inputs_are_told_in_one_sentence(
     assert "look tokenised" in refusal(data, checkpoint, capsys, "--references", str(tokenised))
     assert "20 have 1" in refusal(data, checkpoint, capsys, "--references", str(short))
     assert "cannot be cut into batches" in refusal(data, checkpoint, capsys, "--max-tokens", "3")
+    assert "`--output` must be a file whose name ends in .json, but is x.en" in refusal(
+        data, checkpoint, capsys, "--output", "x.en"
+    )
     assert "`--beam` must be at least 1, but is 0" in refusal(data, checkpoint, capsys, "--beam", "0")
 
 

@@ -266,13 +266,14 @@ def test_every_cell_may_have_data_of_its_own(data: Path) -> None:
 def test_a_job_array_is_a_script_that_shellcheck_passes(data: Path, tmp_path: Path) -> None:
     """Each task calls the runner for its own cells: run here with a stand-in for `bash scripts/reproduce.sh`."""
     runs = chained(data, "good") + planned(data, "good")
-    root = tmp_path / "a root"
+    root, here = tmp_path / "a root", tmp_path / "where it was called"
     (root / "scripts").mkdir(parents=True)
-    (root / "scripts" / "reproduce.sh").write_text('printf "<%s>" "$@"')
-    command = ["bash", "scripts/reproduce.sh", "warmup", "--slurm", "--seeds", "1", "2", "--", "--dropout", "0"]
+    here.mkdir()
+    (root / "scripts" / "reproduce.sh").write_text('printf "<%s>" "$PWD" "$@"')
+    command = ["bash", str(root / "scripts/reproduce.sh"), "warmup", "--seeds", "1", "2", "--", "--dropout", "0"]
     for gpus in (0, 2):
         script = tmp_path / "job.sh"
-        script.write_text(job_script("warmup-full", runs, gpus, 4, root, command))
+        script.write_text(job_script("warmup-full", runs, gpus, 4, here, command))
         subprocess.run(["shellcheck", script], check=True)
         assert ("#SBATCH --gres=gpu:2" in script.read_text()) == bool(gpus)
         assert "#SBATCH --array=0-1\n" in script.read_text()
@@ -286,5 +287,7 @@ def test_a_job_array_is_a_script_that_shellcheck_passes(data: Path, tmp_path: Pa
             ).stdout
             for task in "01"
         ]
-        common = "<warmup><--seeds><1><2><--jobs><1><--only>"
+        common = f"<{here}><warmup><--seeds><1><2><--jobs><1><--no-report><--only>"
         assert said == [f"{common}<first><second><--><--dropout><0>", f"{common}<cell0><--><--dropout><0>"]
+    with pytest.raises(LnplaceError, match="`--slurm` must be left out, as depth-demo trains nothing"):
+        job_script("depth-demo", [], 0, 4, here, command)

@@ -53,6 +53,15 @@ def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> N
         pass
 
 
+def test_a_file_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LnplaceError, match="folder cannot be written: Is a directory"), new_file(tmp_path / "folder"):
+        pytest.fail("after the work")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    with pytest.raises(LnplaceError, match=r"/proc/a\.txt cannot be written"), new_file(Path("/proc/a.txt")):
+        pytest.fail("after the work")
+
+
 def test_json_keeps_umlauts(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"ü": 1})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
