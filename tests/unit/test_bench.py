@@ -244,6 +244,13 @@ def test_compile_does_not_go_with_activation_checkpointing() -> None:
         tiny_model("postln", compile=True, checkpoint_activations=True)
 
 
+def test_torchs_limit_of_graphs_is_out_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it layers run as they are, and RealFormer's reach 8 with sentences alone, of one word, and padded."""
+    monkeypatch.setattr("torch._dynamo.config.recompile_limit", 8)  # put back afterwards
+    tiny_model("realformer", compile=True).train()
+    assert torch._dynamo.config.recompile_limit >= 100
+
+
 def test_compiled_dropout_keeps_what_its_gradient_keeps() -> None:
     dropout = torch.compile(Dropout(0.25).train(), backend="aot_eager", dynamic=True)
     x = torch.full((40, 50), 3.0, requires_grad=True)
