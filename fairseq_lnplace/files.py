@@ -27,12 +27,14 @@ def _partial(path: Path) -> Path:
 
 
 @contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    """Say of an error in the block that ``path`` cannot be written."""
+def _writable(path: Path, partial: Path) -> Iterator[None]:
+    """Say that ``path`` cannot be written where ``partial`` cannot; other files' errors are left alone."""
     try:
         yield
     except OSError as error:
-        raise LnplaceError(f"{path} cannot be written: {error.strerror}") from error
+        if str(error.filename) == str(partial) or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise LnplaceError(f"{path} cannot be written: {error.strerror}") from error
+        raise
 
 
 @contextmanager
@@ -43,13 +45,12 @@ def new_file(path: Path) -> Iterator[Path]:
         LnplaceError: there can be no such file.
     """
     partial = _partial(path)
-    with _writable(path):
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        partial.touch()
+    if path.is_dir():
+        raise LnplaceError(f"{path} cannot be written: it is a folder")
     try:
-        yield partial
-        with _writable(path):
+        with _writable(path, partial):
+            partial.touch()
+            yield partial
             os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -69,11 +70,10 @@ def new_folder(name: str, path: Path) -> Iterator[Path]:
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise must_be(name, "a new or empty folder", f"{path}, which holds something")
     partial = _partial(path)
-    with _writable(path):
-        partial.mkdir()
     try:
-        yield partial
-        with _writable(path):
+        with _writable(path, partial):
+            partial.mkdir()
+            yield partial
             os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -55,11 +55,14 @@ def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> N
 
 def test_a_file_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(LnplaceError, match="folder cannot be written: Is a directory"), new_file(tmp_path / "folder"):
+    with pytest.raises(LnplaceError, match="folder cannot be written: it is a folder"), new_file(tmp_path / "folder"):
         pytest.fail("after the work")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     with pytest.raises(LnplaceError, match=r"/proc/a\.txt cannot be written"), new_file(Path("/proc/a.txt")):
         pytest.fail("after the work")
+    with pytest.raises(FileNotFoundError, match="other"), new_file(tmp_path / "a.txt"):
+        (tmp_path / "other").read_text()  # is not what cannot be written
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_json_keeps_umlauts(tmp_path: Path) -> None:
