@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
-from fairseq.trainer import Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_lnplace.bench.data import Sample, batches
+from fairseq_lnplace.bench.data import batches
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import share_weights
-from fairseq_lnplace.bench.timing import in_turn
+from fairseq_lnplace.bench.timing import progress
 
 __all__ = ["bench_profile", "kind_of"]
 
@@ -39,9 +38,9 @@ BETWEEN = "between operations"
 def bench_profile(setting: Setting) -> list[dict[str, Any]]:
     """Return a row for each side and kind, the largest first within a side.
 
-    A row holds the seconds of a round in operations of this kind, their share of the side's time, how many ran, and
-    torch's name of the one that took most. Time is an operation's own, without what it calls, on the GPU where there is
-    one; all is a little longer than without the profiler. What an optimizer's step calls is the optimizer's.
+    A row holds the seconds of a round in operations of this kind, their share of the round, how many ran, and torch's
+    name of the one that took most. Time is the wall's, and an operation's own, without what it calls; on the GPU where
+    there is one. The profiler adds a little to it. What an optimizer's step calls is the optimizer's.
     """
     with setting.sides() as sides:
         trainers = {side.name: side.trainer() for side in sides}
@@ -53,16 +52,16 @@ def bench_profile(setting: Setting) -> list[dict[str, Any]]:
         for name, trainer in trainers.items():
             for sample in samples:
                 trainer.train_step([sample])
+            rounds = []
             with profile(activities=activities) as measured:
-                seconds = in_turn({name: partial(train, trainer, samples)}, setting.clock, setting.rounds, warm_up=0)
-            rows += [{"side": name, **row} for row in by_kind(operations(measured, cuda), seconds[name])]
+                for _ in progress(range(setting.rounds), name):
+                    start = time.perf_counter()  # as the profiler, which knows no processor time
+                    for sample in samples:
+                        trainer.train_step([sample])
+                    setting.clock.synchronise()
+                    rounds.append(time.perf_counter() - start)
+            rows += [{"side": name, **row} for row in by_kind(operations(measured, cuda), rounds)]
     return rows
-
-
-def train(trainer: Trainer, samples: Iterable[Sample]) -> None:
-    """Make an update of each sample."""
-    for sample in samples:
-        trainer.train_step([sample])
 
 
 def operations(measured: profile, cuda: bool) -> Iterator[tuple[str, str, float]]:

@@ -94,14 +94,15 @@ def run(args: argparse.Namespace) -> None:
     )
     rows = measured(args, setting)
     clock = setting.clock
+    timed_by = "wall time" if args.work == "profile" else clock.name
     device = torch.cuda.get_device_name() if clock.device.type == "cuda" else f"{platform.machine()} CPU"
     words = "random words" if args.data is None else str(args.data)
-    caption = f"{WORKS[args.work]}; {device}, {args.threads} thread(s), {clock.name}; {words}"
+    caption = f"{WORKS[args.work]}; {device}, {args.threads} thread(s), {timed_by}; {words}"
     record = {
         "work": args.work,
         "device": device,
         "threads": args.threads,
-        "clock": clock.name,
+        "clock": timed_by,
         "data": words,
         "rows": rows,
         "versions": versions("fairseq", "torch"),
