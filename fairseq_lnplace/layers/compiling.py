@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator
 
 import torch
-import torch._dynamo.config as dynamo_config
 import torch._functorch.config as functorch_config
 from torch import nn
 
@@ -32,6 +31,8 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
             raise must_be("--compile", "left out where torch's path has a space, which torch does not quote", folder)
         # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
         functorch_config.recompute_views = True
+        import torch._dynamo.config as dynamo_config  # which brings the compiler along: seconds, and threads
+
         # A layer's constants and kinds of batches (padded, or one sentence) are compiled apart; what exceeds torch's
         # limit of 8 would run as it is.
         dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, 256)

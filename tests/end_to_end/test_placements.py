@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     languages = ["--source-lang=src", "--target-lang=tgt", "--joined-dictionary", "--destdir=bin"]
     module("fairseq_cli.preprocess", *languages, *splits, folder=folder)
     for placement in PLACEMENTS:
-        train(placement, folder, "--max-update=600")
+        train(placement, folder, "--max-update=700")
     return folder
 
 

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.slow
 
 def start(data: Path, dest: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fairseq_lnplace.experiments.quickstart", "--data", data, "--dest", dest]
+    said = shlex.join(["bash", "scripts/quickstart.sh", *words])
     return subprocess.Popen(
-        [*command, "--device", "cpu", "--said", shlex.join(["bash", "scripts/quickstart.sh", *words]), *words],
+        [*command, "--device", "cpu", "--said", said, *words],
         env={**os.environ, "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -89,7 +90,8 @@ def test_a_second_call_trains_nothing(data: Path, straight: tuple[Path, str]) ->
     dest, _ = straight
     before = {path: path.stat().st_mtime_ns for path in dest.glob("*/*")}
     found = results(dest)
-    assert main(["--data", str(data), "--dest", str(dest), "--device", "cpu", "--", *TINY]) == 0
+    said = found["command"]
+    assert main(["--data", str(data), "--dest", str(dest), "--device", "cpu", "--said", said, "--", *TINY]) == 0
     assert results(dest) == found
     assert {path: path.stat().st_mtime_ns for path in dest.glob("*/*")} == before
 
