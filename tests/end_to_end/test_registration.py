@@ -55,6 +55,15 @@ def test_as_a_package_first(first: str, tmp_path: Path) -> None:
     assert python(first + ASK.format(user_dir=str(PACKAGE)), tmp_path) == ""
 
 
+def test_torchs_compiler_does_not_come_along(tmp_path: Path) -> None:
+    """It takes seconds to import, and its threads abort some processes at their end."""
+    code = (
+        ASK.format(user_dir=str(PACKAGE))
+        + "print([name for name in ('torch._dynamo', 'triton') if name in sys.modules])"
+    )
+    assert python(code, tmp_path) == "[]\n"
+
+
 def test_an_empty_folder_called_fairseq_is_no_fairseq(tmp_path: Path) -> None:
     """It would be a namespace package, "unknown location", if it came first."""
     (tmp_path / "fairseq").mkdir()
