@@ -90,8 +90,9 @@ def read_log(path: Path, tail: int | None = None) -> TrainingLog:
 
 
 def gave_up(path: Path) -> bool:
-    """Return whether a log ends with fairseq's refusal of values that are not finite, maybe in torchrun's words."""
-    return bool(re.search(r"^(\[rank\d+\]:\s*)?FloatingPointError: ", _text(path, tail=10_000), re.MULTILINE))
+    """Return whether fairseq refused values that are not finite and trained no further; torchrun has more to say."""
+    said = re.split(r"^(?:\[rank\d+\]:\s*)?FloatingPointError: ", _text(path, tail=10_000), flags=re.MULTILINE)
+    return len(said) > 1 and not any(map(_LINE.search, said[-1].split("\n")))
 
 
 def last_line(path: Path) -> str:

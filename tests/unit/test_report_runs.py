@@ -84,6 +84,7 @@ def test_a_cell_that_failed_before_it_logged(tmp_path: Path) -> None:
         (inner(10) + "Traceback\nFloatingPointError: Minimum loss scale reached\n", "diverged"),
         (inner(10) + "FloatingPointError: gradients are Nan/Inf\nrank : 0\n========\n", "diverged"),  # torchrun's end
         (inner(10) + "[rank1]: FloatingPointError: Minimum loss scale reached\n[rank0]:[W] unused\n", "diverged"),
+        (inner(10) + "FloatingPointError: gradients are Nan/Inf\n" + inner(20), "interrupted"),  # it was continued
         (inner(10, loss="nan") + DONE, "diverged"),
         (inner(10) + valid(10, "inf") + DONE, "diverged"),
     ],
