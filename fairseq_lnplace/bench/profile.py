@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
@@ -15,7 +16,7 @@ from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import share_weights
 from fairseq_lnplace.bench.timing import progress
 
-__all__ = ["bench_profile", "kind_of"]
+__all__ = ["bench_profile"]
 
 OPTIMIZER = "optimizer"
 # by a word of an operation's name; the first kind that has one
@@ -69,12 +70,17 @@ def operations(measured: profile, cuda: bool) -> Iterator[tuple[str, str, float]
     for event in measured.events():  # type: ignore[no-untyped-call]
         if event.device_type.name != "CPU" or event.is_user_annotation:
             continue  # a GPU's kernels are counted with what started them
-        kind, parent = kind_of(event.name), event.cpu_parent
-        while parent is not None:
-            kind = kind_of(parent.name) if kind_of(parent.name) == OPTIMIZER else kind
-            parent = parent.cpu_parent
+        kind = OPTIMIZER if is_the_optimizers(event) else kind_of(event.name)
         taken = event.self_device_time_total if cuda else event.self_cpu_time_total
         yield kind, event.name.removeprefix("aten::"), taken / 1e6
+
+
+def is_the_optimizers(event: Any) -> bool:
+    """Return whether a step of the optimizer calls the operation."""
+    while (event := event.cpu_parent) is not None:
+        if kind_of(event.name) == OPTIMIZER:
+            return True
+    return False
 
 
 def by_kind(calls: Iterable[tuple[str, str, float]], rounds: Sequence[float]) -> list[dict[str, Any]]:
@@ -98,6 +104,7 @@ def by_kind(calls: Iterable[tuple[str, str, float]], rounds: Sequence[float]) ->
     return [*rows, {"operations": BETWEEN, "seconds": left / len(rounds), "share": left / sum(rounds)}]
 
 
+@cache
 def kind_of(operation: str) -> str:
     """Return the kind of an operation by torch's name for it."""
     words = set(re.split(r"[\W_]+", operation))

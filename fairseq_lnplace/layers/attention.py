@@ -122,8 +122,7 @@ class Attention(nn.Module):
         q = self.q_proj(query)
         if self.q_norm is not None:
             q = self.q_norm(q, padding)
-        if packing is not None:
-            q = unpacked(q, packing)
+        q = unpacked(q, packing)
         rows, length = q.size(0), q.size(1)
         if self.cross:
             k, v = self.memory_keys_and_values(memory, incremental_state)
@@ -160,9 +159,7 @@ class Attention(nn.Module):
         head_scale = self.head_scale
         if head_scale is not None:
             out = out * (1.0 + head_scale).to(out.dtype).view(1, -1, 1, 1)
-        out = out.transpose(1, 2).reshape(rows, length, self.dim)
-        if packing is not None:
-            out = packed(out, packing)
+        out = packed(out.transpose(1, 2).reshape(rows, length, self.dim), packing)
         if self.inner_norm is not None:
             out = self.inner_norm(out, padding)
         if weights is not None and sentences != rows:
@@ -206,9 +203,7 @@ class Attention(nn.Module):
         if incremental_state is not None:
             source = query.reshape(-1, beams, self.dim)
         if memory is not None and past == 0:
-            if packing is not None:
-                source = unpacked(source, packing)
-            source = torch.cat([memory.to(query.dtype), source], 1)
+            source = torch.cat([memory.to(query.dtype), unpacked(source, packing)], 1)
             packing = None
         k, v = self.keys_and_values(source, padding, packing)
         if incremental_state is None:
@@ -230,8 +225,7 @@ class Attention(nn.Module):
         k, v = self.k_proj(source), self.v_proj(source)
         if self.k_norm is not None and self.v_norm is not None:
             k, v = self.k_norm(k, padding), self.v_norm(v, padding)
-        if packing is not None:
-            k, v = unpacked(k, packing), unpacked(v, packing)
+        k, v = unpacked(k, packing), unpacked(v, packing)
         return self.split_heads(k), self.split_heads(v)
 
     def split_heads(self, x: Tensor) -> Tensor:

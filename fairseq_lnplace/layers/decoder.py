@@ -117,14 +117,13 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         cross_mask = real_keys(memory_padding)
 
         x = self.embed(prev_output_tokens, incremental_state)
-        if packing is not None:
-            x = packed(x, packing)
+        x = packed(x, packing)
         x, second = self.begin(x, None)
         attn: Optional[Tensor] = None
         return_states = not self.training or self.need_states_in_training
         inner_states: List[Optional[Tensor]] = []
         if return_states:
-            inner_states.append(self.sequences(x, packing).transpose(0, 1))
+            inner_states.append(unpacked(x, packing).transpose(0, 1))
         outputs: List[Tensor] = []
         self_scores: Optional[Tensor] = None
         cross_scores: Optional[Tensor] = None
@@ -150,20 +149,16 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                 attn = weights.float().to(x)
             x = self.remember(outputs, x, None)
             if return_states:
-                inner_states.append(self.sequences(x, packing).transpose(0, 1))
+                inner_states.append(unpacked(x, packing).transpose(0, 1))
 
         if attn is not None:
             if alignment_heads is not None:
                 attn = attn[:, :alignment_heads]
             attn = attn.mean(dim=1)  # over heads: B x T x S
-        x = self.sequences(self.end(x, second, None), packing)
+        x = unpacked(self.end(x, second, None), packing)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
-
-    def sequences(self, x: Tensor, packing: Optional[Packing]) -> Tensor:
-        """Return ``x`` as B x T x C, 0 at padding if it is packed."""
-        return x if packing is None else unpacked(x, packing)
 
     def sequence_mask(
         self,

@@ -28,12 +28,16 @@ def packing_of(padding: Tensor) -> Optional[Packing]:
     return Packing(positions, padding.size(0), padding.size(1))
 
 
-def packed(x: Tensor, packing: Packing) -> Tensor:
-    """Return the real positions of ``x`` (B x T x C) as one sentence, 1 x N x C."""
+def packed(x: Tensor, packing: Optional[Packing]) -> Tensor:
+    """Return the real positions of ``x`` (B x T x C) as one sentence, 1 x N x C; without a packing ``x`` itself."""
+    if packing is None:
+        return x
     return x.reshape(1, -1, x.size(2)).index_select(1, packing.positions)  # no view, whose base torch.compile watches
 
 
-def unpacked(x: Tensor, packing: Packing) -> Tensor:
-    """Return ``x`` (1 x N x C) as B x T x C, 0 at padding."""
+def unpacked(x: Tensor, packing: Optional[Packing]) -> Tensor:
+    """Return ``x`` (1 x N x C) as B x T x C, 0 at padding; without a packing ``x`` itself."""
+    if packing is None:
+        return x
     rows = x.new_zeros(1, packing.sentences * packing.length, x.size(2))
     return rows.index_copy_(1, packing.positions, x).view(packing.sentences, packing.length, x.size(2))
