@@ -22,6 +22,7 @@ from fairseq_lnplace.compat.hydra_train import in_hydra_train
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
+from fairseq_lnplace.compat.read_ahead import end_readers
 from fairseq_lnplace.compat.score import read_files
 from fairseq_lnplace.compat.trainer import watch_layers
 from fairseq_lnplace.compat.user_dir import tell_which_copy
@@ -36,6 +37,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq": quieten,
     "fairseq.checkpoint_utils": load_safely,
     "fairseq.data.data_utils": add_names,
+    "fairseq.data.iterators": end_readers,
     "fairseq.data.token_block_dataset": add_names,
     "fairseq.dataclass.configs": allow_instances,
     "fairseq.distributed.utils": load_safely,

@@ -246,3 +246,24 @@ raise LnplaceError("why")
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.append({str(root)!r})\n{pth}{code}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "-c: why\n")
+
+
+def test_a_thread_in_the_midst_of_a_batch_does_not_abort_the_process() -> None:
+    """Of two readers one always has room, and stands in torch when the process ends; the other waits for room."""
+    script = """
+import torch
+from fairseq.data.iterators import BufferedIterator
+
+class Batches:
+    def __len__(self): return 10**6
+    def __iter__(self):
+        while True:
+            batch = torch.full((64, 50), 1)
+            for row in batch: row.copy_(torch.arange(50))
+            yield batch
+
+readers = [BufferedIterator(size, Batches()) for size in (10**6, 1)]
+for reader in readers: next(reader)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
