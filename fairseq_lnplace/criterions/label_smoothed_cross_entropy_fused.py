@@ -1,7 +1,8 @@
 """``--criterion label_smoothed_cross_entropy_fused``: fairseq's label-smoothed loss, about twice as fast.
 
 The values, gradients and logs are those of ``label_smoothed_cross_entropy``. Two things save the work: padding is left
-out before the projection to the vocabulary, and the loss needs no matrix of log-probabilities (`smoothed_loss`).
+out before the projection to the vocabulary, and the loss needs no matrix of log-probabilities, on the CPU not even one
+of logits (`smoothed_loss`, `projected_loss`).
 It bears fairseq's class name in checkpoints, so that a run begun with either criterion continues with the other.
 """
 
@@ -21,6 +22,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
+from fairseq_lnplace.criterions.projected_loss import projected_loss
 from fairseq_lnplace.criterions.smoothed_loss import smoothed_loss
 
 __all__ = ["LabelSmoothedCrossEntropyFused"]
@@ -54,6 +56,31 @@ def _only(positions: Tensor, projection: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
+@contextmanager
+def _into_loss(positions: Tensor, target: Tensor, smoothing: float, projection: nn.Module) -> Iterator[None]:
+    """Let ``projection`` return the loss (see `projected_loss`) of the flat ``positions`` instead of logits."""
+
+    def forward(features: Tensor) -> tuple[Tensor, Tensor]:
+        return projected_loss(features.flatten(0, 1).index_select(0, positions), weight, target, smoothing)
+
+    weight: Tensor = projection.weight  # type: ignore[assignment]
+    projection.forward = forward
+    try:
+        yield
+    finally:
+        del projection.forward
+
+
+def _is_plain(projection: nn.Module) -> bool:
+    """Say whether nothing but a product with a weight in full precision on the CPU happens in ``projection``."""
+    if type(projection) is not nn.Linear or projection.bias is not None or "forward" in vars(projection):
+        return False
+    watched = projection._forward_hooks or projection._forward_pre_hooks or projection._backward_hooks
+    weight = projection.weight
+    full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return weight.device.type == "cpu" and full and not watched
+
+
 @register_criterion("label_smoothed_cross_entropy_fused", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class LabelSmoothedCrossEntropyFused(LabelSmoothedCrossEntropyCriterion):  # type: ignore[misc]
     """fairseq's criterion with another ``forward`` for models whose decoder ends in a plain projection."""
@@ -76,9 +103,13 @@ class LabelSmoothedCrossEntropyFused(LabelSmoothedCrossEntropyCriterion):  # typ
         real[:, : self.ignore_prefix_size] = False
         positions = real.flatten().nonzero().squeeze(1)
         target = targets.flatten()[positions]
-        with _only(positions, projection):
-            logits = model(**sample["net_input"])[0]
-        loss, nll = smoothed_loss(logits, target, self.eps)
+        if _is_plain(projection) and not self.report_accuracy:
+            with _into_loss(positions, target, self.eps, projection):
+                loss, nll = model(**sample["net_input"])[0]
+        else:
+            with _only(positions, projection):
+                logits = model(**sample["net_input"])[0]
+            loss, nll = smoothed_loss(logits, target, self.eps)
 
         sample_size = targets.size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {

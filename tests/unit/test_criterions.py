@@ -17,7 +17,9 @@ from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerL
 from helpers import batch, tiny_model
 from torch import Tensor, distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_lnplace.criterions import label_smoothed_cross_entropy_fused, projected_loss
 from fairseq_lnplace.criterions import smoothed_loss as module
 from fairseq_lnplace.criterions.label_smoothed_cross_entropy_fused import LabelSmoothedCrossEntropyFused
 from fairseq_lnplace.criterions.smoothed_loss import smoothed_loss
@@ -77,6 +79,39 @@ def test_half_precision_logits_are_summed_in_float32(dtype: torch.dtype) -> None
     (expected_grad,) = torch.autograd.grad(scale * expected[0], exact)
     (actual_grad,) = torch.autograd.grad(scale * actual[0], logits)
     torch.testing.assert_close(actual_grad.double(), expected_grad, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("rows", [1, 3, 512])
+def test_loss_and_gradients_of_features_are_those_of_the_definition(
+    smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projected_loss, "_ROWS", rows)
+    torch.manual_seed(0)
+    features = torch.randn(7, 4, dtype=torch.float64).requires_grad_()
+    weight = (3 * torch.randn(11, 4, dtype=torch.float64)).requires_grad_()
+    target = torch.tensor([0, 3, 3, 10, 5, 1, 0])
+    loss, nll = by_definition(features @ weight.T, target, smoothing)
+    expected = torch.autograd.grad(2.5 * loss, (features, weight))
+
+    actual_loss, actual_nll = projected_loss.projected_loss(features, weight, target, smoothing)
+    torch.testing.assert_close((actual_loss, actual_nll), (loss, nll), rtol=1e-12, atol=1e-12)
+    for _ in range(2):
+        actual = torch.autograd.grad(2.5 * actual_loss, (features, weight), retain_graph=True)
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    assert not actual_nll.requires_grad
+
+    frozen, _ = projected_loss.projected_loss(features, weight.detach(), target, smoothing)
+    torch.testing.assert_close(torch.autograd.grad(frozen, features)[0] * 2.5, expected[0], rtol=1e-12, atol=1e-12)
+
+
+def test_large_logits_of_features_do_not_overflow() -> None:
+    features = torch.tensor([[100.0], [-100.0]], requires_grad=True)
+    weight, target = torch.tensor([[10.0], [0.0], [-10.0]]), torch.tensor([0, 0])
+    loss, nll = projected_loss.projected_loss(features, weight, target, 0.0)
+    (grad,) = torch.autograd.grad(loss, features)
+    assert (loss.item(), nll.item()) == (2000.0, 2000.0)
+    torch.testing.assert_close(grad, torch.tensor([[0.0], [-20.0]]))
 
 
 def translation_model(**options: Any) -> BaseFairseqModel:
@@ -192,11 +227,74 @@ def test_padding_is_never_projected_and_the_model_is_left_as_it_was() -> None:
     assert model(**batch["net_input"])[0].shape == (4, 6, len(VOCABULARY))
 
 
-def test_validation_computes_no_gradient() -> None:
-    model = translation_model().eval()
-    with torch.no_grad():
-        loss, _, _ = LabelSmoothedCrossEntropyFused(TASK, False, 0.1)(model, sample())
+@pytest.fixture
+def projected(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """Note the shapes of the features that the criterion turns into a loss without logits."""
+    shapes: list[torch.Size] = []
+
+    def noted(features: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        shapes.append(features.shape)
+        return projected_loss.projected_loss(features, *rest)
+
+    monkeypatch.setattr(label_smoothed_cross_entropy_fused, "projected_loss", noted)
+    return shapes
+
+
+def test_a_plain_projection_makes_no_logits(projected: list[torch.Size]) -> None:
+    model, batch = translation_model(), sample()
+    outcome(LabelSmoothedCrossEntropyFused, model, batch)
+    assert projected == [(13, 8)]
+    assert model(**batch["net_input"])[0].shape == (4, 6, len(VOCABULARY))
+
+    with pytest.raises(TypeError):
+        outcome(LabelSmoothedCrossEntropyFused, model, {**batch, "net_input": {}})
+    assert model(**batch["net_input"])[0].shape == (4, 6, len(VOCABULARY))
+
+
+def with_a_bias(model: BaseFairseqModel) -> BaseFairseqModel:
+    projection = model.decoder.output_projection
+    projection.bias = torch.nn.Parameter(torch.linspace(-1, 1, projection.out_features))
+    return model
+
+
+def watched(model: BaseFairseqModel) -> BaseFairseqModel:
+    model.decoder.output_projection.register_forward_hook(lambda _, __, logits: 2 * logits)
+    return model
+
+
+@pytest.mark.parametrize("change", [with_a_bias, watched, BaseFairseqModel.double, BaseFairseqModel.bfloat16])
+def test_every_projection_gives_stocks_loss(change: Any, projected: list[torch.Size]) -> None:
+    model, batch = change(translation_model()), sample()
+    actual = outcome(LabelSmoothedCrossEntropyFused, model, batch)
+    expected = outcome(LabelSmoothedCrossEntropyCriterion, model, batch)
+    half = change is BaseFairseqModel.bfloat16
+    torch.testing.assert_close(float(actual[0]), float(expected[0]), rtol=2e-3 if half else 1e-6, atol=0.0)
+    assert len(projected) == (change is BaseFairseqModel.double)
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(operation))
+        return operation(*args, **kwargs or {})
+
+
+def test_validation_computes_no_gradient(projected: list[torch.Size]) -> None:
+    model, criterion = translation_model().eval(), LabelSmoothedCrossEntropyFused(TASK, False, 0.1)
+    with Operations() as in_training:
+        expected = criterion(model, sample())[0].detach()
+    with torch.no_grad(), Operations() as in_validation:
+        loss, _, _ = criterion(model, sample())
     assert not loss.requires_grad
+    assert loss == expected
+    assert len(projected) == 2
+    of_gradients = "aten.scatter_add_.default"
+    assert (of_gradients in in_training.names, of_gradients in in_validation.names) == (True, False)
 
 
 def test_a_batch_of_padding_costs_nothing() -> None:
