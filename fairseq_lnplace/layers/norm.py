@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.layers.recomputed import is_wanted, repeatable
 
 NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "batchnorm", "instancenorm")
 ENCODER_ONLY_NORM_TYPES = ("batchnorm", "instancenorm")  # they mix positions: a causal decoder would see the future
@@ -41,6 +42,7 @@ class Norm(nn.Module):
         if kind != "none" and kind not in NORM_TYPES:
             raise must_be("--norm-type", " or ".join(NORM_TYPES), kind)
         self.kind = kind
+        self.by_position = kind not in ENCODER_ONLY_NORM_TYPES
         self.eps = eps
         self.dim = dim
         # None is a plain attribute: fairseq's trainer would log parameters registered as None as shared with each other
@@ -62,6 +64,20 @@ class Norm(nn.Module):
         """Return the normalised ``x``: what forward does, for subclasses that do more."""
         if self.kind == "none":
             return x
+        y = self.normalized(x, padding)
+        if self.by_position and not torch.jit.is_scripting():
+            self.note(x, y)
+        return y
+
+    @torch.jit.unused
+    def note(self, x: Tensor, y: Tensor) -> None:
+        """Let ``y`` be computed from ``x`` again rather than be kept for the gradient."""
+        if is_wanted():
+            source = x.detach()
+            repeatable(y, lambda: self.normalized(source))
+
+    def normalized(self, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
+        """Return the normalised ``x`` where there is a norm."""
         if self.kind == "layernorm":
             weight: Optional[Tensor] = self.weight
             bias: Optional[Tensor] = self.bias

@@ -5,6 +5,8 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from fairseq_lnplace.layers.recomputed import is_wanted, repeatable
+
 
 class Packing(NamedTuple):
     """Where the N real positions of B x T stand.
@@ -32,7 +34,23 @@ def packed(x: Tensor, packing: Optional[Packing]) -> Tensor:
     """Return the real positions of ``x`` (B x T x C) as one sentence, 1 x N x C; without a packing ``x`` itself."""
     if packing is None:
         return x
+    y = gathered(x, packing)
+    if not torch.jit.is_scripting():
+        note(x, packing, y)
+    return y
+
+
+def gathered(x: Tensor, packing: Packing) -> Tensor:
+    """Return the real positions of ``x``."""
     return x.reshape(1, -1, x.size(2)).index_select(1, packing.positions)  # no view, whose base torch.compile watches
+
+
+@torch.jit.unused
+def note(x: Tensor, packing: Packing, y: Tensor) -> None:
+    """Let ``y`` be gathered from ``x`` again rather than be kept for the gradient."""
+    if is_wanted():
+        source = x.detach()
+        repeatable(y, lambda: gathered(source, packing))
 
 
 def unpacked(x: Tensor, packing: Optional[Packing]) -> Tensor:

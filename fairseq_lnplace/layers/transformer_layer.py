@@ -14,6 +14,7 @@ from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.packing import Packing
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.quant_noise import linear
+from fairseq_lnplace.layers.recomputed import keeping_less
 from fairseq_lnplace.layers.residual import Residual
 from fairseq_lnplace.placements.spec import Options, Placement, Position, Slots
 
@@ -69,6 +70,13 @@ class TransformerLayer(nn.Module):
         inner = slots.feed_forward.inner_norm
         self.ffn_layernorm = Norm(spec.norm_type, side.ffn_embed_dim) if inner else None
         self.final_layer_norm = self.build_residual(slots.feed_forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer, keeping less for the gradient; a compiled one decides by itself what it keeps."""
+        if self._compiled_call_impl is not None or torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)
+        with keeping_less():
+            return super().__call__(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "TransformerLayer":
         """Set training or evaluation; under --compile only training runs compiled: a search's shapes seldom repeat."""

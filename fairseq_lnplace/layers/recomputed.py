@@ -1,0 +1,70 @@
+"""What a cheap operation gives is not kept for the gradient, which has it computed again.
+
+Of what an encoder layer keeps, a sixth are outputs of norms, each beside the input that it was computed from.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Optional, Tuple, Union
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+Again = Callable[[], Tensor]
+
+# By the address of their data. While a tensor lives, nothing else has its address.
+_repeatable: "WeakValueDictionary[int, Tensor]" = WeakValueDictionary()
+
+
+def repeatable(y: Tensor, again: Again) -> None:
+    """Note that ``again`` returns the same numbers as ``y`` (contiguous), at any time until the gradient is there.
+
+    What it computes them from has to be kept for the gradient anyway, or nothing is won; it holds it detached, or the
+    graph would hang together by Python's objects, too, and be taken apart by recursion.
+    """
+    # autocast would be off, and the result of another type, in the backward pass
+    if torch.is_autocast_enabled(y.device.type) or not y.is_contiguous():
+        return
+    y.again = (again, y._version)  # type: ignore[attr-defined]
+    _repeatable[y.data_ptr()] = y
+
+
+@contextmanager
+def keeping_less() -> Iterator[None]:
+    """Keep nothing for the gradient that is `repeatable`."""
+    if is_wanted():
+        with saved_tensors_hooks(_pack, _unpack):
+            yield
+    else:
+        yield
+
+
+def is_wanted() -> bool:
+    """Return whether there is to be a gradient, and not by torch.compile or torch.func, which keep what they like."""
+    active = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return active and not torch._C._are_functorch_transforms_active()
+
+
+def _pack(kept: Tensor) -> Union[Tensor, Tuple[Again, torch.Size]]:
+    """Return what to keep in the place of a tensor."""
+    again = _again(kept)
+    return kept if again is None else (again, kept.shape)
+
+
+def _again(kept: Tensor) -> Optional[Again]:
+    """Return what gives the tensor again: it is, or views all of, one that is repeatable, and has not changed."""
+    y: Any = _repeatable.get(kept.data_ptr())
+    if y is None or kept.numel() != y.numel() or kept.dtype != y.dtype or not kept.is_contiguous():
+        return None
+    again, version = y.again
+    return again if y._version == version else None
+
+
+def _unpack(kept: Union[Tensor, Tuple[Again, torch.Size]]) -> Tensor:
+    """Return the tensor that `_pack` was given."""
+    if isinstance(kept, Tensor):
+        return kept
+    again, shape = kept
+    with torch.no_grad():
+        return again().view(shape)
