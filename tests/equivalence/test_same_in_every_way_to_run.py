@@ -74,7 +74,8 @@ from every_placement import built, outputs
 for (kind, placement), (weights, expected) in torch.load(sys.argv[1]).items():
     model = built(placement, kind, seed=2).double().eval()
     model.load_state_dict(weights, strict=True)
-    assert torch.equal(outputs(model, kind).detach(), expected), (kind, placement)
+    # not to the last bit: once CTranslate2 is in a process, as in that of other tests, products round differently
+    torch.testing.assert_close(outputs(model, kind).detach(), expected, rtol=1e-12, atol=1e-13)
     print(kind, placement)
 """
 
