@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError
 
-__all__ = ["bench_generate"]
+__all__ = ["bench_generate", "searches_of"]
 
 Hypotheses = list[dict[str, Any]]
 
@@ -57,10 +58,11 @@ class Search:
         return [hypotheses for batch in found for hypotheses in batch]
 
 
-def bench_generate(
-    setting: Setting, beam: int = 5, checkpoint: Path | None = None, double: bool = False
-) -> list[dict[str, Any]]:
-    """Return a row for each side, the baseline first: see :func:`.compared`, and :func:`same_text`.
+@contextmanager
+def searches_of(
+    setting: Setting, beam: int, checkpoint: Path | None, double: bool
+) -> Iterator[tuple[dict[str, Search], list[bool]]]:
+    """Give the sides' searches by name, the baseline first, ready for the test set, and which have its equation.
 
     Args:
         setting: what all benchmarks share.
@@ -79,7 +81,6 @@ def bench_generate(
         setting = replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
     with setting.sides() as sides:
         searches = {side.name: Search(side, beam, checkpoint is not None, double) for side in sides}
-        first = searches[sides[0].name]
         if weights is not None:
             try:
                 for search in searches.values():
@@ -88,16 +89,27 @@ def bench_generate(
                 reason = " ".join(str(error).split())[:300]
                 raise LnplaceError(f"{checkpoint} does not fit the sides: {reason}") from error
         same = share_weights([search.model for search in searches.values()])
-        samples = batches(first.task, "test", setting.max_tokens, setting.batches)
+        samples = batches(searches[sides[0].name].task, "test", setting.max_tokens, setting.batches)
         for search in searches.values():
             search.prepare(samples)
-        works = {name: search.run for name, search in searches.items()}
-        seconds = in_turn(works, setting.clock, setting.rounds)
-        truth = first.run()
+        yield searches, same
+
+
+def bench_generate(
+    setting: Setting, beam: int = 5, checkpoint: Path | None = None, double: bool = False
+) -> list[dict[str, Any]]:
+    """Return a row for each side, the baseline first: see :func:`.compared`, and :func:`same_text`.
+
+    The arguments and errors are those of :func:`searches_of`.
+    """
+    with searches_of(setting, beam, checkpoint, double) as (searches, same):
+        seconds = in_turn({name: search.run for name, search in searches.items()}, setting.clock, setting.rounds)
+        baseline = next(iter(searches))
+        truth = searches[baseline].run()
         texts = [same_text(truth, search.run()) if s else {} for search, s in zip(searches.values(), same, strict=True)]
     return [
         {"side": name, **figures, "sentences_per_second": len(truth) / figures["seconds"], **text}
-        for (name, figures), text in zip(compared(seconds, sides[0].name).items(), texts, strict=True)
+        for (name, figures), text in zip(compared(seconds, baseline).items(), texts, strict=True)
     ]
 
 

@@ -1,22 +1,24 @@
-"""``lnplace bench profile``: where the time of a training goes, by kind of torch's operations."""
+"""``lnplace bench profile``: where the time of a training or a search goes, by kind of torch's operations."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
 from fairseq_lnplace.bench.data import batches
+from fairseq_lnplace.bench.generate import searches_of
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import share_weights
 from fairseq_lnplace.bench.timing import progress
 
-__all__ = ["bench_profile"]
+__all__ = ["bench_profile", "bench_profile_search"]
 
 OPTIMIZER = "optimizer"
 # by a word of an operation's name; the first kind that has one
@@ -26,7 +28,7 @@ KINDS = {
     "dropout": {"bernoulli", "random", "dropout", "keep"},
     "norms": {"norm", "rsqrt"},
     OPTIMIZER: {"adam", "adamw", "Adam", "Optimizer"},
-    "loss": {"softmax", "logsumexp", "exp", "nll", "gather", "scatter"},
+    "softmax and loss": {"softmax", "logsumexp", "exp", "nll", "gather", "scatter"},
     "activation": {"relu", "gelu", "threshold", "clamp", "silu"},
     "copies": {"copy", "cat", "index", "fill", "zeros", "embedding", "repeat", "Memcpy", "Memset"},
     "sums and scales": {"add", "mul", "div", "sub", "sum"},
@@ -37,31 +39,42 @@ BETWEEN = "between operations"
 
 
 def bench_profile(setting: Setting) -> list[dict[str, Any]]:
+    """Return :func:`profiled`'s rows of training."""
+    with setting.sides() as sides:
+        trainers = {side.name: side.trainer() for side in sides}
+        samples = batches(next(iter(trainers.values())).task, "train", setting.max_tokens, setting.batches)
+        share_weights([trainer.model for trainer in trainers.values()])
+        works = {
+            name: lambda t=trainer: [t.train_step([each]) for each in samples] for name, trainer in trainers.items()
+        }
+        return profiled(works, setting)
+
+
+def bench_profile_search(setting: Setting, beam: int, checkpoint: Path, double: bool = False) -> list[dict[str, Any]]:
+    """Return :func:`profiled`'s rows of beam search; the arguments and errors are those of :func:`.searches_of`."""
+    with searches_of(setting, beam, checkpoint, double) as (searches, _):
+        return profiled({name: search.run for name, search in searches.items()}, setting)
+
+
+def profiled(works: Mapping[str, Callable[[], object]], setting: Setting) -> list[dict[str, Any]]:
     """Return a row for each side and kind, the largest first within a side.
 
     A row holds the seconds of a round in operations of this kind, their share of the round, how many ran, and torch's
     name of the one that took most. Time is the wall's, and an operation's own, without what it calls; on the GPU where
     there is one. The profiler adds a little to it. What an optimizer's step calls is the optimizer's.
     """
-    with setting.sides() as sides:
-        trainers = {side.name: side.trainer() for side in sides}
-        samples = batches(next(iter(trainers.values())).task, "train", setting.max_tokens, setting.batches)
-        share_weights([trainer.model for trainer in trainers.values()])
-        cuda = setting.clock.device.type == "cuda"
-        activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]
-        rows = []
-        for name, trainer in trainers.items():
-            for sample in samples:
-                trainer.train_step([sample])
-            rounds = []
-            with profile(activities=activities) as measured:
-                for _ in progress(range(setting.rounds), name):
-                    start = time.perf_counter()  # as the profiler, which knows no processor time
-                    for sample in samples:
-                        trainer.train_step([sample])
-                    setting.clock.synchronise()
-                    rounds.append(time.perf_counter() - start)
-            rows += [{"side": name, **row} for row in by_kind(operations(measured, cuda), rounds)]
+    cuda = setting.clock.device.type == "cuda"
+    rows = []
+    for name, work in works.items():
+        work()
+        rounds = []
+        with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]) as measured:
+            for _ in progress(range(setting.rounds), name):
+                start = time.perf_counter()  # as the profiler, which knows no processor time
+                work()
+                setting.clock.synchronise()
+                rounds.append(time.perf_counter() - start)
+        rows += [{"side": name, **row} for row in by_kind(operations(measured, cuda), rounds)]
     return rows
 
 

@@ -19,17 +19,17 @@ WORKS = {
     "ctranslate2": "beam search with a checkpoint's weights, CTranslate2's beside it",
     "memory": "peak memory of training, in a process for each side",
     "depth": "time and peak memory of training against the number of layers",
-    "profile": "where the time of training goes, by kind of operation",
+    "profile": "where the time of training goes, by kind of operation; of beam search with --checkpoint",
     "placements": "training with every placement, against Pre-LN",
 }
 
-# options that not every work takes
+# options that not every work takes; a profile takes what the work does that it is of
 TAKEN_BY = {
     "arch": WORKS.keys() - {"ctranslate2"},
     "against": WORKS.keys() - {"ctranslate2", "placements"},
-    "compile": WORKS.keys() - {"generate", "ctranslate2"},
+    "compile": WORKS.keys() - {"generate", "ctranslate2", "profile"},
     "options": WORKS.keys() - {"ctranslate2"},
-    "checkpoint": {"generate", "ctranslate2"},
+    "checkpoint": {"generate", "ctranslate2", "profile"},
     "beam": {"generate", "ctranslate2"},
     "float64": {"generate"},
     "layers": {"depth"},
@@ -55,12 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="compare our models under --compile, too")
     parser.add_argument("--options", default="", metavar="'--NAME …'", help="options of fairseq-train for every side")
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="generate, ctranslate2: a model of ours, in place of --arch"
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="of ours, in place of --arch",
     )
-    parser.add_argument(
-        "--beam", type=int, default=5, metavar="N", help="generate, ctranslate2: hypotheses that are kept"
-    )
-    parser.add_argument("--float64", action="store_true", help="generate: in double precision")
+    parser.add_argument("--beam", type=int, default=5, metavar="N", help="hypotheses that are kept")
+    parser.add_argument("--float64", action="store_true", help="of the search: in double precision")
     parser.add_argument("--layers", default="2,4,8,16", metavar="N,…", help="depth: layers of encoder and of decoder")
     parser.add_argument("--output", type=Path, default=Path("runs/bench"), metavar="DIR", help="for WORK.json and .png")
     parser.add_argument("--json", action="store_true", help="print the record instead of a table")
@@ -126,8 +127,11 @@ def check_taken(args: argparse.Namespace) -> None:
 
     parser = argparse.ArgumentParser()
     add_arguments(parser)
+    profiled = {"profile": "train" if args.checkpoint is None else "generate"}
     for name, works in TAKEN_BY.items():
-        if args.work not in works and (value := getattr(args, name)) != parser.get_default(name):
+        if not {args.work, profiled.get(args.work)} & works and (value := getattr(args, name)) != parser.get_default(
+            name
+        ):
             raise must_be(f"--{name}", f"left out with {args.work}", value)
 
 
@@ -140,16 +144,18 @@ def measured(args: argparse.Namespace, setting: Any) -> list[dict[str, Any]]:
     from fairseq_lnplace.bench.ctranslate2 import bench_ctranslate2
     from fairseq_lnplace.bench.generate import bench_generate
     from fairseq_lnplace.bench.memory import bench_depth, bench_memory
-    from fairseq_lnplace.bench.profile import bench_profile
+    from fairseq_lnplace.bench.profile import bench_profile, bench_profile_search
     from fairseq_lnplace.bench.train import bench_placements, bench_train
     from fairseq_lnplace.errors import must_be
 
+    if args.beam < 1:
+        raise must_be("--beam", "at least 1", args.beam)
     if args.work in ("generate", "ctranslate2"):
-        if args.beam < 1:
-            raise must_be("--beam", "at least 1", args.beam)
         if args.work == "ctranslate2":
             return bench_ctranslate2(setting, args.checkpoint, args.beam)
         return bench_generate(setting, args.beam, args.checkpoint, args.float64)
+    if args.work == "profile" and args.checkpoint is not None:
+        return bench_profile_search(setting, args.beam, args.checkpoint, args.float64)
     if args.work == "depth":
         layers = args.layers.split(",")
         if not all(each.isdecimal() and int(each) > 0 for each in layers):

@@ -279,6 +279,7 @@ def test_the_best_continuations_are_the_largest_sums(
 
 def test_linear_maps_by_onednn_are_the_same_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "WORTH_IT", 0)
+    monkeypatch.setattr(onednn, "is_faster", lambda: True)
     calls: list[int] = []
     model = varied(tiny_model("preln_final")).float()
     model.decoder.layers[0].fc1.register_forward_hook(lambda *_: calls.append(1))
@@ -291,7 +292,16 @@ def test_linear_maps_by_onednn_are_the_same_and_leave_no_trace(monkeypatch: pyte
     assert list(model.state_dict()) == keys
 
 
-def test_onednn_maps_what_is_large_without_gradients_and_single() -> None:
+@pytest.mark.parametrize(("capability", "taken"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
+def test_onednn_is_taken_where_it_is_faster(capability: str, taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    linear = nn.Linear(300, 200)
+    with onednn.linear_by_onednn([linear]):
+        assert ("forward" in vars(linear)) == taken
+
+
+def test_onednn_maps_what_is_large_without_gradients_and_single(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "is_faster", lambda: True)
     linear, x = nn.Linear(300, 200), torch.randn(4, 10, 300)
     expected = linear(x)
     with onednn.linear_by_onednn([linear]):

@@ -115,7 +115,7 @@ def test_the_same_text_is_generated(corpus: Path) -> None:
     assert ours["sentences_per_second"] > 0
 
 
-def test_ctranslate2_translates_the_same_batches(
+def test_a_checkpoints_search_is_profiled_and_ctranslate2_translates_the_same_batches(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with setting(corpus).sides() as sides:
@@ -129,6 +129,12 @@ def test_ctranslate2_translates_the_same_batches(
     assert [each["side"] for each in (stock, ours, ctranslate2)] == ["stock", "fairseq_lnplace", "CTranslate2"]
     assert stock["identical"] == ours["identical"] == ctranslate2["identical"] == 1.0
     assert all(each["sentences_per_second"] > 0 for each in (stock, ours, ctranslate2))
+    profile = ["bench", "profile", *options, "--output", str(tmp_path / "bench")]
+    assert main([*profile, "--checkpoint", str(tmp_path / "ours.pt"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["side"] for row in rows} == {"stock", "transformer_preln_final"}
+    assert "softmax and loss" in {row["operations"] for row in rows}
+    assert OPTIMIZER not in {row["operations"] for row in rows}
     assert main(command) == 1
     assert capsys.readouterr().err == (
         "lnplace: `--checkpoint` must be given, to compare with CTranslate2, but is left out\n"
@@ -180,6 +186,8 @@ def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytes
         (["depth", "--layers", "2,x"], "`--layers` must be positive numbers with commas between, but is 2,x"),
         (["train", "--beam", "4"], "`--beam` must be left out with train, but is 4"),
         (["generate", "--compile"], "`--compile` must be left out with generate, but is True"),
+        (["profile", "--beam", "4"], "`--beam` must be left out with profile, but is 4"),
+        (["profile", "--checkpoint", "x", "--compile"], "`--compile` must be left out with profile, but is True"),
         (
             ["train", "--arch", PRELN, "--against", PRELN],
             f"`--arch` must be given once for each architecture, and not the baseline's, but is {PRELN}",
@@ -195,7 +203,7 @@ def test_mistakes_end_in_one_sentence(options: list[str], message: str, capsys: 
 def test_operations_are_put_together_by_kind() -> None:
     assert [kind_of(name) for name in ("aten::addmm", "aten::_log_softmax_backward_data", "aten::expand")] == [
         "matrix products",
-        "loss",
+        "softmax and loss",
         OTHER,
     ]
     calls = [("products", "mm", 3.0), ("products", "bmm", 2.0), ("products", "mm", 1.0), ("loss", "exp", 2.0)]
@@ -212,7 +220,7 @@ def test_a_profile_has_the_parts_of_training(corpus: Path, tmp_path: Path) -> No
     for side in ("stock", PRELN):
         own = {row["operations"]: row for row in rows if row["side"] == side}
         assert sum(row["share"] for row in own.values()) == pytest.approx(1)
-        assert {"matrix products", "attention", "loss", "dropout", "norms", OPTIMIZER} <= own.keys()
+        assert {"matrix products", "attention", "softmax and loss", "dropout", "norms", OPTIMIZER} <= own.keys()
         assert all(0 < row["share"] < 1 for row in own.values())
     draw(rows, "a caption", tmp_path / "profile.png")
     assert (tmp_path / "profile.png").stat().st_size > 10_000
