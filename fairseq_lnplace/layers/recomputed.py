@@ -11,14 +11,35 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-Again = Callable[[], Tensor]
+
+class Again:
+    """How to compute a tensor again: once for all that need it, one after the other.
+
+    Args:
+        compute: returns the same numbers as the tensor.
+        version: the tensor's version when it did.
+    """
+
+    def __init__(self, compute: Callable[[], Tensor], version: int) -> None:
+        self.compute, self.version = compute, version
+        self.uses = 0
+        self.result: Optional[Tensor] = None
+
+    def use(self) -> Tensor:
+        """Return the tensor, and hold it until the last that needs it has come."""
+        with torch.no_grad():
+            result = self.compute() if self.result is None else self.result
+        self.uses -= 1
+        self.result = result if self.uses > 0 else None
+        return result
+
 
 # By the address of their data. While a tensor lives, nothing else has its address.
 _repeatable: "WeakValueDictionary[int, Tensor]" = WeakValueDictionary()
 
 
-def repeatable(y: Tensor, again: Again) -> None:
-    """Note that ``again`` returns the same numbers as ``y`` (contiguous), at any time until the gradient is there.
+def repeatable(y: Tensor, compute: Callable[[], Tensor]) -> None:
+    """Note that ``compute`` returns the same numbers as ``y`` (contiguous), until the gradient is there.
 
     What it computes them from has to be kept for the gradient anyway, or nothing is won; it holds it detached, or the
     graph would hang together by Python's objects, too, and be taken apart by recursion.
@@ -26,7 +47,7 @@ def repeatable(y: Tensor, again: Again) -> None:
     # autocast would be off, and the result of another type, in the backward pass
     if torch.is_autocast_enabled(y.device.type) or not y.is_contiguous():
         return
-    y.again = (again, y._version)  # type: ignore[attr-defined]
+    y.again = Again(compute, y._version)  # type: ignore[attr-defined]
     _repeatable[y.data_ptr()] = y
 
 
@@ -49,16 +70,19 @@ def is_wanted() -> bool:
 def _pack(kept: Tensor) -> Union[Tensor, Tuple[Again, torch.Size]]:
     """Return what to keep in the place of a tensor."""
     again = _again(kept)
-    return kept if again is None else (again, kept.shape)
+    if again is None:
+        return kept
+    again.uses += 1
+    return again, kept.shape
 
 
 def _again(kept: Tensor) -> Optional[Again]:
-    """Return what gives the tensor again: it is, or views all of, one that is repeatable, and has not changed."""
+    """Return how to compute the tensor again: it is, or views all of, one that is repeatable and has not changed."""
     y: Any = _repeatable.get(kept.data_ptr())
     if y is None or kept.numel() != y.numel() or kept.dtype != y.dtype or not kept.is_contiguous():
         return None
-    again, version = y.again
-    return again if y._version == version else None
+    again: Again = y.again
+    return again if y._version == again.version else None
 
 
 def _unpack(kept: Union[Tensor, Tuple[Again, torch.Size]]) -> Tensor:
@@ -66,5 +90,4 @@ def _unpack(kept: Union[Tensor, Tuple[Again, torch.Size]]) -> Tensor:
     if isinstance(kept, Tensor):
         return kept
     again, shape = kept
-    with torch.no_grad():
-        return again().view(shape)
+    return again.use().view(shape)

@@ -51,6 +51,22 @@ def test_what_is_packed_is_gathered_again() -> None:
     torch.testing.assert_close(grad, x.detach().flatten(0, 1)[:3].sum(0).expand(4, 4))
 
 
+def test_what_several_need_is_computed_once_and_let_go() -> None:
+    x, calls = torch.ones(2), []
+    y = x * 2
+    repeatable(y, lambda: calls.append(1) or x * 2)
+    weights = [torch.ones(2, requires_grad=True) for _ in range(3)]
+    with keeping_less():
+        out = sum(y * weight for weight in weights)
+    record = y.again
+    first, *others = torch.autograd.grad(out.sum(), weights, retain_graph=True)
+    assert all(torch.equal(each, y) for each in (first, *others))
+    assert (len(calls), record.result) == (1, None)
+    again = torch.autograd.grad(out.sum(), weights)
+    assert all(torch.equal(each, y) for each in again)
+    assert record.result is None
+
+
 def test_what_has_changed_is_kept() -> None:
     x = torch.ones(3)
     y = x * 2
@@ -133,6 +149,7 @@ def test_a_models_gradients_are_the_same(placement: str, norms: int, monkeypatch
     less = gradients(model)
     monkeypatch.setattr(recomputed, "_pack", lambda tensor: tensor)
     torch.testing.assert_close(less, gradients(model), rtol=0.0, atol=0.0)
-    names = Counter(each.__qualname__ for each in {each[0] for each in again if not isinstance(each, Tensor)})
+    records = {each[0] for each in again if not isinstance(each, Tensor)}
+    names = Counter(each.compute.__qualname__ for each in records)
     # attention's outputs of two decoder layers, and their first input
     assert names == {"Norm.note.<locals>.<lambda>": norms, "note.<locals>.<lambda>": 2 * 2 + 1}
