@@ -54,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use no GPU")
     parser.add_argument("--compile", action="store_true", help="compare our models under --compile, too")
     parser.add_argument("--options", default="", metavar="'--NAME …'", help="options of fairseq-train for every side")
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="of ours, in place of --arch",
-    )
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="of ours, in place of --arch")
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="hypotheses that are kept")
     parser.add_argument("--float64", action="store_true", help="of the search: in double precision")
     parser.add_argument("--layers", default="2,4,8,16", metavar="N,…", help="depth: layers of encoder and of decoder")
@@ -129,9 +124,8 @@ def check_taken(args: argparse.Namespace) -> None:
     add_arguments(parser)
     profiled = {"profile": "train" if args.checkpoint is None else "generate"}
     for name, works in TAKEN_BY.items():
-        if not {args.work, profiled.get(args.work)} & works and (value := getattr(args, name)) != parser.get_default(
-            name
-        ):
+        taken = not works.isdisjoint({args.work, profiled.get(args.work)})
+        if not taken and (value := getattr(args, name)) != parser.get_default(name):
             raise must_be(f"--{name}", f"left out with {args.work}", value)
 
 

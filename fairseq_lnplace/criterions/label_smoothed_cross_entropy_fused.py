@@ -57,14 +57,10 @@ def _only(positions: Tensor, projection: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _into_loss(positions: Tensor, target: Tensor, smoothing: float, projection: nn.Module) -> Iterator[None]:
-    """Let ``projection`` return the loss (see `projected_loss`) of the flat ``positions`` instead of logits."""
-
-    def forward(features: Tensor) -> tuple[Tensor, Tensor]:
-        return projected_loss(features.flatten(0, 1).index_select(0, positions), weight, target, smoothing)
-
+def _into_loss(target: Tensor, smoothing: float, projection: nn.Module) -> Iterator[None]:
+    """Let ``projection`` return the loss of the features that it is given (see `projected_loss`), and no logits."""
     weight: Tensor = projection.weight  # type: ignore[assignment]
-    projection.forward = forward
+    projection.forward = lambda features: projected_loss(features, weight, target, smoothing)
     try:
         yield
     finally:
@@ -104,7 +100,7 @@ class LabelSmoothedCrossEntropyFused(LabelSmoothedCrossEntropyCriterion):  # typ
         positions = real.flatten().nonzero().squeeze(1)
         target = targets.flatten()[positions]
         if _is_plain(projection) and not self.report_accuracy:
-            with _into_loss(positions, target, self.eps, projection):
+            with _only(positions, projection), _into_loss(target, self.eps, projection):
                 loss, nll = model(**sample["net_input"])[0]
         else:
             with _only(positions, projection):

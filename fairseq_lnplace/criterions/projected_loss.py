@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_lnplace.criterions.smoothed_loss import share_and_bonus
+
 __all__ = ["projected_loss"]
 
 # Features are projected so many at a time: with fewer, matrix products are slower.
@@ -23,8 +25,7 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         vocabulary = len(weight)
-        share = smoothing / (vocabulary - 1)  # of each wrong type
-        bonus = 1.0 - smoothing - share  # what the right type has on top of that
+        share, bonus = share_and_bonus(smoothing, vocabulary)
         for_features, for_weight = ctx.needs_input_grad[:2]
         features_grad = torch.empty_like(features) if for_features else None
         weight_grad = torch.zeros_like(weight) if for_weight else None

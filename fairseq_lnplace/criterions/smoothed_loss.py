@@ -26,14 +26,19 @@ def _accurate(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+def share_and_bonus(smoothing: float, vocabulary: int) -> tuple[float, float]:
+    """Return the probability of each wrong type, and what the right one has on top of that."""
+    share = smoothing / (vocabulary - 1)
+    return share, 1.0 - smoothing - share
+
+
 class _SmoothedLoss(torch.autograd.Function):
     """See `smoothed_loss`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         vocabulary = logits.size(1)
-        ctx.share = smoothing / (vocabulary - 1)  # of each wrong type
-        ctx.bonus = 1.0 - smoothing - ctx.share  # what the right type has on top of that
+        ctx.share, ctx.bonus = share_and_bonus(smoothing, vocabulary)
         zero = _accurate(logits.new_zeros(()))
         nll, smooth, normalizers = zero, zero, [zero.new_empty(0)]
         for block, right in _blocks(logits, target):

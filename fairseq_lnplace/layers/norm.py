@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.layers.recomputed import is_wanted, repeatable
+from fairseq_lnplace.layers.recomputed import repeatable
 
 NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "batchnorm", "instancenorm")
 ENCODER_ONLY_NORM_TYPES = ("batchnorm", "instancenorm")  # they mix positions: a causal decoder would see the future
@@ -66,15 +66,8 @@ class Norm(nn.Module):
             return x
         y = self.normalized(x, padding)
         if self.by_position and not torch.jit.is_scripting():
-            self.note(x, y)
+            repeatable(y, self.normalized, x)
         return y
-
-    @torch.jit.unused
-    def note(self, x: Tensor, y: Tensor) -> None:
-        """Let ``y`` be computed from ``x`` again rather than be kept for the gradient."""
-        if is_wanted():
-            source = x.detach()
-            repeatable(y, lambda: self.normalized(source))
 
     def normalized(self, x: Tensor, padding: Optional[Tensor] = None) -> Tensor:
         """Return the normalised ``x`` where there is a norm."""

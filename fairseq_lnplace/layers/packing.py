@@ -1,11 +1,12 @@
 """Sequences without their padding, for everything that treats each position by itself."""
 
+from functools import partial
 from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from fairseq_lnplace.layers.recomputed import is_wanted, repeatable
+from fairseq_lnplace.layers.recomputed import repeatable
 
 
 class Packing(NamedTuple):
@@ -36,21 +37,13 @@ def packed(x: Tensor, packing: Optional[Packing]) -> Tensor:
         return x
     y = gathered(x, packing)
     if not torch.jit.is_scripting():
-        note(x, packing, y)
+        repeatable(y, partial(gathered, packing=packing), x)
     return y
 
 
 def gathered(x: Tensor, packing: Packing) -> Tensor:
     """Return the real positions of ``x``."""
     return x.reshape(1, -1, x.size(2)).index_select(1, packing.positions)  # no view, whose base torch.compile watches
-
-
-@torch.jit.unused
-def note(x: Tensor, packing: Packing, y: Tensor) -> None:
-    """Let ``y`` be gathered from ``x`` again rather than be kept for the gradient."""
-    if is_wanted():
-        source = x.detach()
-        repeatable(y, lambda: gathered(source, packing))
 
 
 def unpacked(x: Tensor, packing: Optional[Packing]) -> Tensor:

@@ -3,8 +3,9 @@
 Of what an encoder layer keeps, a sixth are outputs of norms, each beside the input that it was computed from.
 """
 
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional, Tuple, Union
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Callable, ContextManager, Optional, Tuple, Union
 from weakref import WeakValueDictionary
 
 import torch
@@ -38,27 +39,22 @@ class Again:
 _repeatable: "WeakValueDictionary[int, Tensor]" = WeakValueDictionary()
 
 
-def repeatable(y: Tensor, compute: Callable[[], Tensor]) -> None:
-    """Note that ``compute`` returns the same numbers as ``y`` (contiguous), until the gradient is there.
+def repeatable(y: Tensor, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Note that ``y`` is ``function(x)``, and will be until the gradient is there.
 
-    What it computes them from has to be kept for the gradient anyway, or nothing is won; it holds it detached, or the
-    graph would hang together by Python's objects, too, and be taken apart by recursion.
+    ``x`` has to be kept for the gradient anyway, or nothing is won.
     """
     # autocast would be off, and the result of another type, in the backward pass
-    if torch.is_autocast_enabled(y.device.type) or not y.is_contiguous():
+    if not is_wanted() or torch.is_autocast_enabled(y.device.type) or not y.is_contiguous():
         return
-    y.again = Again(compute, y._version)  # type: ignore[attr-defined]
+    # detached, or the graph would hang together by Python's objects, too, and be taken apart by recursion
+    y.again = Again(partial(function, x.detach()), y._version)  # type: ignore[attr-defined]
     _repeatable[y.data_ptr()] = y
 
 
-@contextmanager
-def keeping_less() -> Iterator[None]:
-    """Keep nothing for the gradient that is `repeatable`."""
-    if is_wanted():
-        with saved_tensors_hooks(_pack, _unpack):
-            yield
-    else:
-        yield
+def keeping_less() -> ContextManager[Any]:
+    """Return a context in which nothing is kept for the gradient that is `repeatable`."""
+    return saved_tensors_hooks(_pack, _unpack) if is_wanted() else nullcontext()
 
 
 def is_wanted() -> bool:

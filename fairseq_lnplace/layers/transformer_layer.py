@@ -73,7 +73,7 @@ class TransformerLayer(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer, keeping less for the gradient; a compiled one decides by itself what it keeps."""
-        if self._compiled_call_impl is not None or torch.compiler.is_compiling():
+        if self._compiled_call_impl is not None:
             return super().__call__(*args, **kwargs)
         with keeping_less():
             return super().__call__(*args, **kwargs)
