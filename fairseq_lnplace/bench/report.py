@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def draw(rows: Rows, caption: str, path: Path) -> None:
 
     ratios = not {"layers", "operations"} & rows[0].keys()
     figure = Figure(figsize=(8, 1.6 + 0.3 * len(rows)) if ratios else (9, 4), layout="constrained")
-    figure.suptitle(caption, fontsize="medium")
+    figure.suptitle(textwrap.fill(caption, 100), fontsize="medium")
     if ratios:
         draw_ratios(rows, figure)
     elif "layers" in rows[0]:

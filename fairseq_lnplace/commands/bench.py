@@ -19,7 +19,7 @@ WORKS = {
     "ctranslate2": "beam search with a checkpoint's weights, CTranslate2's beside it",
     "memory": "peak memory of training, in a process for each side",
     "depth": "time and peak memory of training against the number of layers",
-    "profile": "where the time of training goes, by kind of operation; of beam search with --checkpoint",
+    "profile": "where the time of training goes (with --checkpoint of beam search), by kind of operation",
     "placements": "training with every placement, against Pre-LN",
 }
 
@@ -93,7 +93,10 @@ def run(args: argparse.Namespace) -> None:
     timed_by = "wall time" if args.work == "profile" else clock.name
     device = torch.cuda.get_device_name() if clock.device.type == "cuda" else f"{platform.machine()} CPU"
     words = "random words" if args.data is None else str(args.data)
-    caption = f"{WORKS[args.work]}; {device}, {args.threads} thread(s), {timed_by}; {words}"
+    what = WORKS[args.work]
+    if args.work == "profile":
+        what = f"where the time of {'beam search' if args.checkpoint else 'training'} goes, by kind of operation"
+    caption = f"{what}; {device}, {args.threads} thread(s), {timed_by}; {words}"
     record = {
         "work": args.work,
         "device": device,
