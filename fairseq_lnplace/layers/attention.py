@@ -181,7 +181,8 @@ class Attention(nn.Module):
         assert memory is not None
         k, v = self.keys_and_values(memory, None, None)
         if incremental_state is not None:
-            k, v = k.contiguous(), v.contiguous()  # every step reads them
+            # every step reads them, and a product with k transposed is faster where that is contiguous
+            k, v = k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()
             self.store(incremental_state, k, v)
         return k, v
 
@@ -250,7 +251,8 @@ class Attention(nn.Module):
             k, v = cache["prev_key"], cache["prev_value"]
             if k is not None and v is not None:
                 if keys is None:
-                    k, v = k.index_select(0, sentences), v.index_select(0, sentences)
+                    k = k.transpose(2, 3).index_select(0, sentences).transpose(2, 3)  # as it lies in memory
+                    v = v.index_select(0, sentences)
                 else:
                     heads = torch.arange(self.heads, device=k.device)
                     rows = (sentences.unsqueeze(1) * self.heads + heads).unsqueeze(2) * k.size(2) + keys.unsqueeze(1)

@@ -210,10 +210,32 @@ def test_searches_of_other_kinds_are_fairseqs(model: Any, options: dict[str, Any
     assert_same(*both([model], sample, **options))
 
 
-def test_single_precision(model: Any) -> None:
+@pytest.mark.parametrize("placements_at_once", [("preln_final",), ("preln_final", "realformer")])
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_single_precision(placements_at_once: tuple[str, ...], temperature: float) -> None:
     """Of a sentence's hypotheses all but ties are the same."""
-    ours, theirs = both([varied(tiny_model("preln_final")).float()], UNEVEN, beam=5)
+    models = [varied(tiny_model(name)).float() for name in placements_at_once]
+    ours, theirs = both(models, UNEVEN, beam=5, temperature=temperature)
     assert_same(ours, theirs, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("part", ["model", "decoder"])
+@pytest.mark.parametrize("method", ["get_normalized_probs", "get_normalized_probs_scriptable"])
+def test_probabilities_of_a_models_own_are_taken(part: str, method: str) -> None:
+    """Here half of what the softmax gives goes to all words alike."""
+    model = varied(tiny_model("preln_final")).float()
+    plain, _ = both([model], UNEVEN, beam=5)
+    owner = model if part == "model" else model.decoder
+    softmax = getattr(type(owner), method)
+
+    def flattened(*args: Any, **options: Any) -> Tensor:
+        probs = softmax(*args, **options).exp()
+        return (0.5 * probs + 0.5 / probs.size(-1)).log()
+
+    owner.__class__ = type("Flattened", (type(owner),), {method: flattened})
+    ours, theirs = both([model], UNEVEN, beam=5)
+    assert_same(ours, theirs, tolerance=1e-5)
+    assert ours[0][0]["score"] != plain[0][0]["score"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -292,9 +314,21 @@ def test_linear_maps_by_onednn_are_the_same_and_leave_no_trace(monkeypatch: pyte
     assert list(model.state_dict()) == keys
 
 
-@pytest.mark.parametrize(("capability", "taken"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
-def test_onednn_is_taken_where_it_is_faster(capability: str, taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("capability", "maker", "taken"),
+    [
+        ("AVX512", "AuthenticAMD", True),
+        ("AVX512", "", True),
+        ("AVX512", "GenuineIntel", False),
+        ("AVX2", "AuthenticAMD", False),
+        ("DEFAULT", "", False),
+    ],
+)
+def test_onednn_is_taken_where_it_is_faster(
+    capability: str, maker: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(onednn, "about_the_cpu", lambda: f"processor : 0\nvendor_id : {maker}\n")
     linear = nn.Linear(300, 200)
     with onednn.linear_by_onednn([linear]):
         assert ("forward" in vars(linear)) == taken
