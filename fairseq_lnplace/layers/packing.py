@@ -1,12 +1,12 @@
 """Sequences without their padding, for everything that treats each position by itself."""
 
 from functools import partial
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from fairseq_lnplace.layers.recomputed import repeatable
+from fairseq_lnplace.layers.recomputed import is_wanted, repeatable
 
 
 class Packing(NamedTuple):
@@ -50,5 +50,35 @@ def unpacked(x: Tensor, packing: Optional[Packing]) -> Tensor:
     """Return ``x`` (1 x N x C) as B x T x C, 0 at padding; without a packing ``x`` itself."""
     if packing is None:
         return x
-    rows = x.new_zeros(1, packing.sentences * packing.length, x.size(2))
-    return rows.index_copy_(1, packing.positions, x).view(packing.sentences, packing.length, x.size(2))
+    if torch.jit.is_scripting():
+        y = spread(x, packing.positions, packing.sentences * packing.length)
+    else:
+        y = spread_keeping_less(x, packing)
+    return y.view(packing.sentences, packing.length, x.size(2))
+
+
+def spread(x: Tensor, positions: Tensor, rows: int) -> Tensor:
+    """Return ``x`` (1 x N x C) at its ``positions`` among so many rows, which are 0 elsewhere."""
+    return x.new_zeros(1, rows, x.size(2)).index_copy_(1, positions, x)
+
+
+@torch.jit.unused
+def spread_keeping_less(x: Tensor, packing: Packing) -> Tensor:
+    """Return what :func:`spread` does."""
+    function = _Spread.apply if is_wanted() else spread
+    return function(x, packing.positions, packing.sentences * packing.length)
+
+
+class _Spread(torch.autograd.Function):
+    """:func:`spread`; for the gradient torch would keep ``x``, of which it wants no more than the shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(positions)
+        return spread(x, positions, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None, None]:
+        """Return the gradient at the real positions."""
+        (positions,) = ctx.saved_tensors
+        return grad.index_select(1, positions), None, None

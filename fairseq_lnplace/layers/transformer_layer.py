@@ -16,6 +16,7 @@ from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.recomputed import keeping_less
 from fairseq_lnplace.layers.residual import Residual
+from fairseq_lnplace.onednn import reads_columns
 from fairseq_lnplace.placements.spec import Options, Placement, Position, Slots
 
 
@@ -130,6 +131,13 @@ class TransformerLayer(nn.Module):
         if self.ffn_layernorm is not None:
             x = self.ffn_layernorm(x, padding)
         return self.fc2(x)  # type: ignore[no-any-return]
+
+    @torch.jit.unused
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Lay the matrices out in memory as products with them read them; fairseq calls this before it translates."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and reads_columns(module.weight):
+                module.weight.data = module.weight.data.t().contiguous().t()
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Drop fairseq 0.12.2's ghost parameters and rename norms that fairseq before 0.6 numbered."""

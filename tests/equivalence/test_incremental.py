@@ -136,7 +136,7 @@ def test_sampling_draws_the_same() -> None:
 @pytest.mark.parametrize("placement", placements.names())
 def test_scores_of_a_search_are_those_of_a_full_pass(placement: str, beam: int) -> None:
     """Over many steps of reordering and finished sentences, each hypothesis keeps its own past."""
-    model = lively(tiny_model(placement))
+    model = lively(tiny_model(placement)).double()
     sample = batch((5, 1, 7, 3), (4, 6, 2, 2))
     task, sources = tiny_task(), sample["net_input"]["src_tokens"]
     for source, hypotheses in zip(sources, search([model], sample, beam=beam, nbest=beam), strict=True):
@@ -146,8 +146,8 @@ def test_scores_of_a_search_are_those_of_a_full_pass(placement: str, beam: int) 
             tokens = hypothesis["tokens"]
             previous = torch.cat([tokens.new_tensor([task.target_dictionary.eos()]), tokens[:-1]])
             output = model(real[None], torch.tensor([len(real)]), previous[None])
-            expected = output[0].log_softmax(-1)[0].gather(1, tokens[:, None])[:, 0]
-            torch.testing.assert_close(hypothesis["positional_scores"], expected.detach(), rtol=1e-5, atol=2e-4)
+            expected = output[0].log_softmax(-1)[0].gather(1, tokens[:, None])[:, 0].float()
+            torch.testing.assert_close(hypothesis["positional_scores"], expected.detach(), rtol=1e-6, atol=1e-4)
 
 
 class Stepper(nn.Module):

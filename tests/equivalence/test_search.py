@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from every_placement import built
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.token_generation_constraints import pack_constraints
 from helpers import batch, stock_model, tiny_model, tiny_task
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from fairseq_lnplace import onednn, placements, search
@@ -332,6 +335,24 @@ def test_onednn_is_taken_where_it_is_faster(
     linear = nn.Linear(300, 200)
     with onednn.linear_by_onednn([linear]):
         assert ("forward" in vars(linear)) == taken
+
+
+@pytest.mark.parametrize("onednns", [False, True])
+def test_a_model_that_is_to_translate_has_its_matrices_as_products_read_them(
+    onednns: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(onednn, "is_faster", lambda: onednns)
+    model, cfg = varied(tiny_model("preln_final")).float(), OmegaConf.create({"generation": {"beam": 5}})
+    before = copy.deepcopy(model.state_dict())
+    model.prepare_for_inference_(cfg)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+        in_a_layer = ".layers." in name and weight.dim() == 2
+        assert (weight.t() if in_a_layer and not onednns else weight).is_contiguous()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    again = tiny_model("preln_final")
+    again.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert all(torch.equal(weight, before[name]) for name, weight in again.named_parameters())
 
 
 def test_onednn_maps_what_is_large_without_gradients_and_single(monkeypatch: pytest.MonkeyPatch) -> None:
