@@ -38,6 +38,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.checkpoint_utils": load_safely,
     "fairseq.data.data_utils": add_names,
     "fairseq.data.iterators": end_readers,
+    "fairseq.data.language_pair_dataset": add_names,
     "fairseq.data.token_block_dataset": add_names,
     "fairseq.dataclass.configs": allow_instances,
     "fairseq.distributed.utils": load_safely,

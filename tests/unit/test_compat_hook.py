@@ -167,6 +167,7 @@ sys.modules["fairseq_lnplace"] = types.ModuleType("fairseq_lnplace")  # stands i
 sys.modules["fairseq_lnplace"].__path__ = [PACKAGE]
 numpy = sys.modules["fairseq.data.data_utils"] = types.ModuleType("fairseq.data.data_utils")
 numpy.np = types.ModuleType("numpy")
+numpy.np.percentile = lambda a, q: None
 from fairseq_lnplace import compat
 compat.activate()
 compat.activate()

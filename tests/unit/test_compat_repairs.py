@@ -16,9 +16,10 @@ import numpy
 import pytest
 import torch
 from fairseq import options
-from fairseq.data import TokenBlockDataset, data_utils
+from fairseq.data import LanguagePairDataset, TokenBlockDataset, data_utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from helpers import tiny_task
 
 from fairseq_lnplace.compat import hydra_train, one_sentence, score
 from fairseq_lnplace.compat.numpy_names import add_names
@@ -43,9 +44,24 @@ def test_blocks_of_sentences() -> None:
     assert [len(blocks[number]) for number in range(2)] == [3, 2]
 
 
+def test_buckets_of_lengths() -> None:
+    """`--num-batch-buckets` uses np.percentile's `interpolation` and np.compat."""
+    assert data_utils.get_buckets([1, 2, 3, 4, 5, 6, 7, 9], 2).tolist() == [4, 9]
+    assert data_utils.np.percentile([1, 2], 50) == 1.5
+    words, dictionary = (
+        [torch.ones(length, dtype=torch.int64) for length in (1, 2, 5, 7)],
+        tiny_task().source_dictionary,
+    )
+    pairs = LanguagePairDataset(
+        *(words, [1, 2, 5, 7], dictionary), *(words, [1, 2, 5, 7], dictionary), num_buckets=2, shuffle=False
+    )
+    assert [len(pairs[number]["source"]) for number in range(4)] == [2, 2, 7, 7]
+    assert pairs.num_tokens(0) == 2
+
+
 def test_a_numpy_with_all_names_is_left_alone() -> None:
     module, old = ModuleType("m"), ModuleType("numpy")
-    vars(old).update(int=int, float=float, compat=None)
+    vars(old).update(int=int, float=float, compat=None, percentile=lambda a, q, interpolation="linear": None)
     vars(module)["np"] = old
     add_names(module, nothing)
     assert module.np is old
