@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import BaseFairseqModel, FairseqDecoder
+from fairseq.models import BaseFairseqModel
 from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.decoder import TransformerDecoder
 from fairseq_lnplace.models._method import MethodModel
 from fairseq_lnplace.onednn import linear_by_onednn
 
@@ -97,21 +98,17 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         self, tokens: Tensor, encoded: Sequence[Any] | None, states: Sequence[dict[str, Any]]
     ) -> tuple[Tensor, Tensor | None]:
         """Return the log-probabilities of the next word, R x V, of all models together, and the attention, R x S."""
-        found: list[tuple[Tensor, Tensor | None]] = []
-        for model, source, state in zip(self.model.models, encoded or [None] * len(states), states, strict=True):
-            out, extra = model.decoder(tokens, encoder_out=source, incremental_state=state)
-            out = out if self.temperature == 1.0 else out / self.temperature
-            if out.dtype == torch.float32 and out.device.type == "cpu" and has_plain_softmax(model):
-                log_probs = torch.log_softmax(out, -1, out=out)  # a second matrix costs more than the softmax
-            else:
-                log_probs = model.get_normalized_probs((out, extra), log_probs=True, sample=None)
-            attention = extra["attn"][0]
-            found.append((log_probs[:, -1], None if attention is None else attention[:, -1]))
-        if len(found) == 1:
-            return found[0]
-        log_probs = torch.stack([each for each, _ in found]).logsumexp(0) - math.log(len(found))
-        attentions = [each for _, each in found if each is not None]
-        return log_probs, torch.stack(attentions).mean(0) if attentions else None
+        model = self.model.single_model
+        if self.model.models_size > 1 or tokens.device.type != "cpu" or not has_plain_softmax(model):
+            return self.model.forward_decoder(tokens, encoded, states, self.temperature)  # type: ignore[no-any-return]
+        out, extra = model.decoder(tokens, encoder_out=encoded[0] if encoded else None, incremental_state=states[0])
+        out = out if self.temperature == 1.0 else out / self.temperature
+        if out.dtype == torch.float32:
+            log_probs = torch.log_softmax(out, -1, out=out)  # a second matrix costs more than the softmax
+        else:
+            log_probs = model.get_normalized_probs((out, extra), log_probs=True, sample=None)
+        attention = extra["attn"][0]
+        return log_probs[:, -1], None if attention is None else attention[:, -1]
 
     def allowed(self, log_probs: Tensor, beam: Beam, step: int, longest: int) -> Tensor:
         """Return the log-probabilities, R x V, with -inf for what may not be next; changes the tensor in place."""
@@ -238,11 +235,10 @@ class Continuations(NamedTuple):
 
 
 def has_plain_softmax(model: Any) -> bool:
-    """Return whether the model's probabilities are a softmax of what it returns, and not made by code of its own."""
+    """Return whether the decoder is ours, and the model's probabilities a softmax of what it returns."""
     methods = ("get_normalized_probs", "get_normalized_probs_scriptable")
-    pairs = ((type(model), BaseFairseqModel), (type(model.decoder), FairseqDecoder))
-    fairseqs = all(getattr(own, name) is getattr(theirs, name) for own, theirs in pairs for name in methods)
-    return fairseqs and model.decoder.adaptive_softmax is None
+    fairseqs = all(getattr(type(model), name) is getattr(BaseFairseqModel, name) for name in methods)
+    return fairseqs and type(model.decoder) is TransformerDecoder and model.decoder.adaptive_softmax is None
 
 
 def best_continuations(log_probs: Tensor, scores: Tensor, sentences: int, count: int) -> Continuations:

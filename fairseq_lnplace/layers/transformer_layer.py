@@ -136,7 +136,7 @@ class TransformerLayer(nn.Module):
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Lay the matrices out in memory as products with them read them; fairseq calls this before it translates."""
         for module in self.modules():
-            if type(module) is nn.Linear and reads_columns(module.weight):
+            if isinstance(module, nn.Linear) and reads_columns(module):
                 module.weight.data = module.weight.data.t().contiguous().t()
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
