@@ -4,9 +4,9 @@ fairseq builds its generator in ``FairseqTask.build_generator``. :func:`install`
 asks for another class and every model is this package's. Searches of another kind (sampling, diverse, constrained, ...)
 run through fairseq's own code.
 
-Time is saved in six places: the first step has one row a sentence instead of one a hypothesis, finished sentences
+Time is saved in five places: the first step has one row a sentence instead of one a hypothesis, finished sentences
 leave the batch several at a time, log-probabilities stand where the logits stood, only promising words are compared,
-finished hypotheses are cut out together, and matrix products are oneDNN's where it is the faster (:mod:`.onednn`).
+and finished hypotheses are cut out together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from torch import Tensor
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.decoder import TransformerDecoder
 from fairseq_lnplace.models._method import MethodModel
-from fairseq_lnplace.onednn import linear_by_onednn
 
 __all__ = ["BeamSearchGenerator", "best_continuations", "install"]
 
@@ -51,10 +50,9 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         Raises:
             LnplaceError: the smallest length is above the largest, or a sentence cannot end.
         """
-        with linear_by_onednn(list(self.model.modules())):
-            if constraints is None and self.is_plain(sample["net_input"]):
-                return self.search_beam(sample, prefix_tokens, bos_token)
-            return super()._generate(sample, prefix_tokens, constraints, bos_token)  # type: ignore[no-any-return]
+        if constraints is None and self.is_plain(sample["net_input"]):
+            return self.search_beam(sample, prefix_tokens, bos_token)
+        return super()._generate(sample, prefix_tokens, constraints, bos_token)  # type: ignore[no-any-return]
 
     def search_beam(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None

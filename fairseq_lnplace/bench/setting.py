@@ -31,7 +31,7 @@ class Setting:
         rounds: how often each side works through them.
         threads: the CPU threads of torch.
         cpu: whether to use no GPU.
-        compiled: whether our sides run under --compile.
+        compiled: whether our sides run under --compile, too.
         extra: further options of fairseq-train for every side.
     """
 

@@ -74,7 +74,7 @@ def sides_of(
         against: "stock", for fairseq's `transformer` of the first architecture's sizes, or one of ours.
         data: the prepared folder.
         extra: further options of fairseq-train for every side.
-        compiled: whether ``archs`` run under --compile.
+        compiled: whether ``archs`` run under --compile, too: a further side for each.
 
     Raises:
         LnplaceError: an architecture is not a translation model of ours, or two sides are the same.
@@ -82,12 +82,13 @@ def sides_of(
     for arch in (*archs, *(() if against == STOCK else (against,))):
         if ARCH_MODEL_NAME_REGISTRY.get(arch) != MODEL:
             raise must_be("--arch", "an architecture of transformer_lnplace, such as transformer_postln_tiny", arch)
-    more = ("--compile",) if compiled else ()
-    names = [arch + " compiled" * compiled for arch in archs]
-    if len({against, *names}) <= len(names):
+    if len({against, *archs}) <= len(archs):
         raise must_be("--arch", "given once for each architecture, and not the baseline's", ", ".join(archs))
+    ways: dict[str, tuple[str, ...]] = {"": ()} | ({" compiled": ("--compile",)} if compiled else {})
     ours = [
-        Side(name, data, ("--arch", arch, *OURS, *SAME, *more, *extra)) for name, arch in zip(names, archs, strict=True)
+        Side(arch + way, data, ("--arch", arch, *OURS, *SAME, *more, *extra))
+        for arch in archs
+        for way, more in ways.items()
     ]
     if against != STOCK:
         return [Side(against, data, ("--arch", against, *OURS, *SAME, *extra)), *ours]

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from fairseq_lnplace.criterions.projected_loss import projected_loss
 from fairseq_lnplace.criterions.smoothed_loss import smoothed_loss
+from fairseq_lnplace.layers.linear import is_plain
 
 __all__ = ["LabelSmoothedCrossEntropyFused"]
 
@@ -67,9 +68,9 @@ def _into_loss(target: Tensor, smoothing: float, projection: nn.Module) -> Itera
         del projection.forward
 
 
-def _is_plain(projection: nn.Module) -> bool:
+def _is_product(projection: nn.Module) -> bool:
     """Say whether nothing but a product with a weight in full precision on the CPU happens in ``projection``."""
-    if type(projection) is not nn.Linear or projection.bias is not None or "forward" in vars(projection):
+    if not is_plain(projection) or projection.bias is not None:
         return False
     watched = projection._forward_hooks or projection._forward_pre_hooks or projection._backward_hooks
     weight = projection.weight
@@ -99,7 +100,7 @@ class LabelSmoothedCrossEntropyFused(LabelSmoothedCrossEntropyCriterion):  # typ
         real[:, : self.ignore_prefix_size] = False
         positions = real.flatten().nonzero().squeeze(1)
         target = targets.flatten()[positions]
-        if _is_plain(projection) and not self.report_accuracy:
+        if _is_product(projection) and not self.report_accuracy:
             with _only(positions, projection), _into_loss(target, self.eps, projection):
                 loss, nll = model(**sample["net_input"])[0]
         else:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_lnplace.criterions.smoothed_loss import share_and_bonus
+from fairseq_lnplace.layers.linear import product
 
 __all__ = ["projected_loss"]
 
@@ -31,12 +32,11 @@ class _ProjectedLoss(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight) if for_weight else None
         all_features, all_weights = features.sum(dim=0), weight.sum(dim=0)
         nll, smooth = features.new_zeros(()), -(all_features @ all_weights)  # the sum of all logits
-        room = features.new_empty(min(_ROWS, len(features)), vocabulary)
         # d loss / d logits = softmax - share - bonus·[right type]: the softmax's norm and the share, which are the same
         # for a whole row or for all, are applied to the products with it, which are smaller.
         for start in range(0, len(features), _ROWS):
             block, right = features[start : start + _ROWS], target[start : start + _ROWS].unsqueeze(1)
-            z = torch.mm(block, weight.t(), out=room[: len(block)])
+            z = product(block, weight)
             of_right, largest = z.gather(1, right), z.amax(dim=1, keepdim=True)
             norm = z.sub_(largest).exp_().sum(dim=1, keepdim=True)
             log_norm = largest + norm.log()
@@ -45,9 +45,9 @@ class _ProjectedLoss(torch.autograd.Function):
             if for_features or for_weight:
                 z.scatter_add_(1, right, -bonus * norm)
             if features_grad is not None:
-                torch.mm(z, weight, out=features_grad[start : start + _ROWS]).div_(norm)
+                torch.div(product(z, weight.t()), norm, out=features_grad[start : start + _ROWS])
             if weight_grad is not None:
-                weight_grad.addmm_(z.t(), block / norm)
+                weight_grad += product(z.t(), (block / norm).t())
         if features_grad is not None:
             features_grad.sub_(share * all_weights)
         if weight_grad is not None:

@@ -19,6 +19,7 @@ from fairseq_lnplace.layers.beams import (
     real_keys,
     sentences_of,
 )
+from fairseq_lnplace.layers.linear import Linear, is_plain
 from fairseq_lnplace.layers.packing import Packing, packed, packing_of, unpacked
 from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, keep_final_norm, wrapped
 from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer
@@ -49,6 +50,12 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Return the next layer from the bottom."""
         return wrapped(TransformerDecoderLayer(self.spec.next_layer(cfg), not no_encoder_attn), cfg)
+
+    def build_output_projection(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Module) -> None:
+        """Build what turns features into logits."""
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if is_plain(self.output_projection):
+            self.output_projection = Linear.of(self.output_projection)
 
     def embed(self, tokens: Tensor, incremental: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> Tensor:
         """Return the embedded target tokens, B x T x C; of the newest position alone in incremental decoding."""

@@ -1,8 +1,12 @@
 """Linear maps that are trained under the noise of a later product quantisation."""
 
 import torch
-import torch.nn.functional as F
+from fairseq.modules.quantization.scalar.utils import MAPPING
 from torch import Tensor, nn
+
+from fairseq_lnplace.layers.linear import Linear, product
+
+MAPPING[Linear] = MAPPING[nn.Linear]  # what fairseq's --quant-noise-scalar puts in its place; it knows no subclass
 
 
 class NoisyLinear(nn.Linear):
@@ -23,7 +27,7 @@ class NoisyLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x`` (... x in_features) to ... x out_features."""
-        return F.linear(x, self.noisy_weight() if self.training else self.weight, self.bias)
+        return product(x, self.noisy_weight() if self.training else self.weight, self.bias)
 
     def noisy_weight(self) -> Tensor:
         """Return the weight with its noise, out_features x in_features."""
@@ -37,4 +41,4 @@ def linear(in_features: int, out_features: int, p: float, block_size: int, bias:
     """Return a linear map, under quantisation noise where ``p`` is above 0; see :class:`NoisyLinear`."""
     if p > 0:
         return NoisyLinear(in_features, out_features, bias, p, block_size)
-    return nn.Linear(in_features, out_features, bias)
+    return Linear(in_features, out_features, bias)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from fairseq_lnplace.layers.attention import Attention
 from fairseq_lnplace.layers.compiling import set_compiled
 from fairseq_lnplace.layers.dropout import Dropout
+from fairseq_lnplace.layers.linear import reads_columns
 from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.packing import Packing
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.recomputed import keeping_less
 from fairseq_lnplace.layers.residual import Residual
-from fairseq_lnplace.onednn import reads_columns
 from fairseq_lnplace.placements.spec import Options, Placement, Position, Slots
 
 
@@ -136,7 +136,7 @@ class TransformerLayer(nn.Module):
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Lay the matrices out in memory as products with them read them; fairseq calls this before it translates."""
         for module in self.modules():
-            if isinstance(module, nn.Linear) and reads_columns(module):
+            if reads_columns(module):
                 module.weight.data = module.weight.data.t().contiguous().t()
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
