@@ -54,8 +54,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
     def build_output_projection(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Module) -> None:
         """Build what turns features into logits."""
         super().build_output_projection(cfg, dictionary, embed_tokens)
-        if is_plain(self.output_projection):
-            self.output_projection = Linear.of(self.output_projection)
+        projection = dict(self.named_children()).get("output_projection")
+        if projection is not None and is_plain(projection):
+            self.output_projection = Linear.of(projection)
 
     def embed(self, tokens: Tensor, incremental: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> Tensor:
         """Return the embedded target tokens, B x T x C; of the newest position alone in incremental decoding."""

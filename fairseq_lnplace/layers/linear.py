@@ -6,7 +6,7 @@ tenth: on Intel's own CPUs, and where there is no AVX-512.
 """
 
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -51,17 +51,17 @@ class Linear(nn.Linear):
         return same
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Return whether the module is a linear map, and nobody has given it a forward of its own."""
     return type(module) in (nn.Linear, Linear) and "forward" not in vars(module)
 
 
-def reads_columns(module: nn.Module) -> bool:
-    """Return whether the module is a linear map that is faster where its weight transposed is what is contiguous.
+def reads_columns(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Return whether the module is a plain linear map that is faster where its weight transposed is what is contiguous.
 
     So it is with MKL: by half for a few rows, by a twentieth for hundreds.
     """
-    return is_plain(module) and suits(module.weight) and not ONEDNN_IS_FASTER  # type: ignore[arg-type]
+    return is_plain(module) and suits(module.weight) and not ONEDNN_IS_FASTER
 
 
 def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
@@ -79,11 +79,12 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling():
         return not is_exporting()
-    if x.numel() * weight.size(0) < WORTH_IT:
-        return False
     # what knows no operation but torch's own
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    return not (transformed or torch.jit.is_tracing())
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        return False
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    return x.numel() * weight.size(0) >= WORTH_IT
 
 
 def suits(x: Tensor) -> bool:
@@ -98,8 +99,21 @@ def is_exporting() -> bool:
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
     """Return :func:`product`'s result without its gradient."""
+    if torch.compiler.is_compiling():
+        return _opaque_product(x, weight, bias)  # type: ignore[no-any-return]
     bias = None if bias is None else bias.contiguous()  # else it would be read as if it were
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("fairseq_lnplace::product", mutates_args=())
+def _opaque_product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+    """Return :func:`product`'s result; torch.compile would lower oneDNN's own operation for constant weights alone."""
+    return onednn_product(x, weight, bias)
+
+
+@_opaque_product.register_fake
+def _(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.size(0))
 
 
 class _Product(torch.autograd.Function):

@@ -17,8 +17,9 @@ from helpers import batch, stock_model, tiny_model, tiny_task
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_lnplace import onednn, placements, search
+from fairseq_lnplace import placements, search
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.layers import linear
 
 LENGTHS = {"max_len_a": 1.2, "max_len_b": 4}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -302,46 +303,22 @@ def test_the_best_continuations_are_the_largest_sums(
             assert list(found) == expected
 
 
-def test_linear_maps_by_onednn_are_the_same_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "WORTH_IT", 0)
-    monkeypatch.setattr(onednn, "is_faster", lambda: True)
-    calls: list[int] = []
-    model = varied(tiny_model("preln_final")).float()
-    model.decoder.layers[0].fc1.register_forward_hook(lambda *_: calls.append(1))
-    keys = list(model.state_dict())
-    ours, theirs = both([model], UNEVEN, beam=5)
+def test_products_by_onednn_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH_IT", 0)
+    monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", True)
+    taken: list[int] = []
+    by_onednn = linear.onednn_product
+    monkeypatch.setattr(linear, "onednn_product", lambda *args: taken.append(1) or by_onednn(*args))
+    ours, theirs = both([varied(tiny_model("preln_final")).float()], UNEVEN, beam=5)
     assert_same(ours, theirs, tolerance=1e-5)
-    steps = max(len(each["tokens"]) for sentence in ours for each in sentence)
-    assert len(calls) == 2 * steps  # hooks run in both searches
-    assert all("forward" not in vars(module) for module in model.modules())
-    assert list(model.state_dict()) == keys
-
-
-@pytest.mark.parametrize(
-    ("capability", "maker", "taken"),
-    [
-        ("AVX512", "AuthenticAMD", True),
-        ("AVX512", "", True),
-        ("AVX512", "GenuineIntel", False),
-        ("AVX2", "AuthenticAMD", False),
-        ("DEFAULT", "", False),
-    ],
-)
-def test_onednn_is_taken_where_it_is_faster(
-    capability: str, maker: str, taken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(onednn, "about_the_cpu", lambda: f"processor : 0\nvendor_id : {maker}\n")
-    linear = nn.Linear(300, 200)
-    with onednn.linear_by_onednn([linear]):
-        assert ("forward" in vars(linear)) == taken
+    assert taken
 
 
 @pytest.mark.parametrize("onednns", [False, True])
 def test_a_model_that_is_to_translate_has_its_matrices_as_products_read_them(
     onednns: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(onednn, "is_faster", lambda: onednns)
+    monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", onednns)
     model, cfg = varied(tiny_model("preln_final")).float(), OmegaConf.create({"generation": {"beam": 5}})
     before = copy.deepcopy(model.state_dict())
     model.prepare_for_inference_(cfg)
@@ -353,19 +330,3 @@ def test_a_model_that_is_to_translate_has_its_matrices_as_products_read_them(
     again = tiny_model("preln_final")
     again.load_state_dict(torch.load(tmp_path / "model.pt"))
     assert all(torch.equal(weight, before[name]) for name, weight in again.named_parameters())
-
-
-def test_onednn_maps_what_is_large_without_gradients_and_single(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "is_faster", lambda: True)
-    linear, x = nn.Linear(300, 200), torch.randn(4, 10, 300)
-    expected = linear(x)
-    with onednn.linear_by_onednn([linear]):
-        assert "forward" in vars(linear)
-        gradient = torch.autograd.grad(linear(x).sum(), linear.bias)[0]
-        assert torch.equal(gradient, torch.full((200,), 40.0))
-        with torch.no_grad():
-            torch.testing.assert_close(linear(x), expected, rtol=1e-5, atol=1e-5)
-            torch.testing.assert_close(linear(x[:1, :1]), expected[:1, :1], rtol=1e-5, atol=1e-5)
-    double = nn.Linear(300, 200).double()
-    with onednn.linear_by_onednn([double]):
-        assert "forward" not in vars(double)

@@ -25,6 +25,7 @@ from fairseq_lnplace.bench.timing import Clock, compared, in_turn
 from fairseq_lnplace.bench.train import agreement, bench_train
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.layers import linear
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.models.translation import resolve
 
@@ -146,6 +147,15 @@ def test_what_is_no_translation_model_of_ours_is_refused(corpus: Path) -> None:
         sides_of(["transformer_lm_postln"], "stock", corpus)
     with pytest.raises(LnplaceError, match="but is transformer_wmt_en_de"):
         sides_of([PRELN], "transformer_wmt_en_de", corpus)
+
+
+def test_compiled_sides_stand_beside_their_eager_ones(corpus: Path) -> None:
+    stock, eager, compiled = sides_of([PRELN], "stock", corpus, ("--seed", "3"), compiled=True)
+    assert [each.name for each in (stock, eager, compiled)] == ["stock", PRELN, f"{PRELN} compiled"]
+    assert [each.args().seed for each in (stock, eager, compiled)] == [3, 3, 3]
+    assert ["--compile" in each.argv for each in (eager, compiled)] == [False, True]
+    with pytest.raises(LnplaceError, match="`--arch` must be given once for each architecture"):
+        sides_of([PRELN], PRELN, corpus, compiled=True)
 
 
 def test_the_peak_of_memory_follows_what_is_held() -> None:
@@ -276,8 +286,9 @@ def test_compiled_dropout_keeps_what_its_gradient_keeps() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(" " in torch.__file__, reason="torch does not quote its own path for the compiler")
-@pytest.mark.parametrize("placement", ["preln_final", "admin"])
-def test_compiled_training_equals_eager(placement: str) -> None:
+@pytest.mark.parametrize(("placement", "onednns"), [("preln_final", True), ("admin", False)])
+def test_compiled_training_equals_eager(placement: str, onednns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", onednns)
     eager, compiled = tiny_model(placement), tiny_model(placement, compile=True)
     assert list(eager.state_dict()) == list(compiled.state_dict())
     compiled.load_state_dict(eager.state_dict())
