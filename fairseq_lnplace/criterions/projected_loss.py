@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_lnplace.criterions.smoothed_loss import share_and_bonus
-from fairseq_lnplace.layers.linear import product
+from fairseq_lnplace.layers.linear import product, weight_gradient
 
 __all__ = ["projected_loss"]
 
@@ -47,7 +47,7 @@ class _ProjectedLoss(torch.autograd.Function):
             if features_grad is not None:
                 torch.div(product(z, weight.t()), norm, out=features_grad[start : start + _ROWS])
             if weight_grad is not None:
-                weight_grad += product(z.t(), (block / norm).t())
+                weight_grad += weight_gradient(z, block / norm)
         if features_grad is not None:
             features_grad.sub_(share * all_weights)
         if weight_grad is not None:

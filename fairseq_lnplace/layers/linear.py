@@ -5,6 +5,7 @@ AMD EPYC 9005 it takes 2.2 times as long as oneDNN, which torch ships, too. Else
 tenth: on Intel's own CPUs, and where there is no AVX-512.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional, Tuple, TypeGuard
 
@@ -13,9 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-__all__ = ["Linear", "is_plain", "product", "reads_columns"]
+__all__ = ["Linear", "is_plain", "product", "reads_columns", "weight_gradient"]
 
 WORTH_IT = 2_000_000  # multiplications; a call costs some microseconds more than MKL's
+# oneDNN makes code for each shape and keeps it, half a MiB in the midst of the heap, for the last 1,024 shapes. Batches
+# seldom have as many rows as another, so rows are taken in pieces of few sizes, the last one filled up with zeros.
+PIECE = 1024
+FILLED_UP = 256  # to a multiple of it
+FILLED_UP_IN_SEARCH = 64
+FEWEST_ROWS = 64  # of fewer too many would be zeros
 
 
 def onednn_is_faster(capability: str, cpu: str) -> bool:
@@ -70,7 +77,7 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return _Product.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
-    return onednn_product(x, weight, bias)
+    return onednn_product(x, weight, bias, FILLED_UP_IN_SEARCH)
 
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -84,7 +91,7 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    return x.numel() * weight.size(0) >= WORTH_IT
+    return x.numel() >= FEWEST_ROWS * x.size(-1) and x.numel() * len(weight) >= WORTH_IT
 
 
 def suits(x: Tensor) -> bool:
@@ -97,23 +104,74 @@ def is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
 
 
-def onednn_product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
-    """Return :func:`product`'s result without its gradient."""
+def onednn_product(x: Tensor, weight: Tensor, bias: Optional[Tensor], unit: int) -> Tensor:
+    """Return :func:`product`'s result without its gradient, of pieces filled up to a multiple of ``unit`` rows."""
     if torch.compiler.is_compiling():
-        return _opaque_product(x, weight, bias)  # type: ignore[no-any-return]
+        return _opaque_product(x, weight, bias, unit)  # type: ignore[no-any-return]
+    rows = x.reshape(-1, x.size(-1))
+    if len(rows) <= PIECE:
+        y = onednn(filled_up(rows, unit), weight, bias)[: len(rows)]
+    else:
+        y = rows.new_empty(len(rows), len(weight))
+        for ours, piece in zip(pieces(y), pieces(rows), strict=True):
+            ours.copy_(onednn(filled_up(piece, unit), weight, bias)[: len(piece)])
+    return y.view(*x.shape[:-1], len(weight))
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return ``grad`` (M x N) transposed times ``x`` (M x K), N x K."""
+    if not by_onednn(grad, x.t()):
+        return grad.t() @ x
+    if torch.compiler.is_compiling():
+        return _opaque_weight_gradient(grad, x)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled():  # it is to have a gradient in its turn
+        return grad.t() @ x
+    if grad.size(1) > x.size(1):  # oneDNN lays the left one out anew
+        return weight_gradient(x, grad).t().contiguous()
+    total = x.new_zeros(grad.size(1), x.size(1))
+    for left, right in zip(pieces(grad), pieces(x), strict=True):
+        total += onednn(filled_up(left, FILLED_UP).t(), filled_up(right, FILLED_UP).t(), None)
+    return total
+
+
+def pieces(rows: Tensor) -> Sequence[Tensor]:
+    """Return the rows (M x K), PIECE at a time."""
+    return rows.split(PIECE)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def filled_up(rows: Tensor, unit: int) -> Tensor:
+    """Return the rows (M x K), and zeros behind them up to a multiple of ``unit``."""
+    missing = -len(rows) % unit
+    return F.pad(rows, (0, 0, 0, missing)) if missing else rows
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+    """Return :func:`product`'s result for ``x`` (M x K), as oneDNN gives it."""
     bias = None if bias is None else bias.contiguous()  # else it would be read as if it were
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("fairseq_lnplace::product", mutates_args=())
-def _opaque_product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+def _opaque_product(x: Tensor, weight: Tensor, bias: Optional[Tensor], unit: int) -> Tensor:
     """Return :func:`product`'s result; torch.compile would lower oneDNN's own operation for constant weights alone."""
-    return onednn_product(x, weight, bias)
+    return onednn_product(x, weight, bias, unit)
 
 
 @_opaque_product.register_fake
-def _(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+def _(x: Tensor, weight: Tensor, bias: Optional[Tensor], unit: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.size(0))
+
+
+@torch.library.custom_op("fairseq_lnplace::weight_gradient", mutates_args=())
+def _opaque_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return :func:`weight_gradient`'s result."""
+    with torch.no_grad():
+        return weight_gradient(grad, x)
+
+
+@_opaque_weight_gradient.register_fake
+def _(grad: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(grad.size(1), x.size(1))
 
 
 class _Product(torch.autograd.Function):
@@ -122,7 +180,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return onednn_product(x, weight, bias)
+        return onednn_product(x, weight, bias, FILLED_UP)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
@@ -131,7 +189,7 @@ class _Product(torch.autograd.Function):
         for_x, for_weight, for_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.size(-1))
         return (
-            product(grad, weight.t()) if for_x else None,
-            product(rows.t(), x.reshape(-1, x.size(-1)).t()) if for_weight else None,
+            _Product.apply(grad, weight.t(), None) if for_x else None,  # type: ignore[no-untyped-call]
+            weight_gradient(rows, x.reshape(-1, x.size(-1))) if for_weight else None,
             rows.sum(0) if for_bias else None,
         )

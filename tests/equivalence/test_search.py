@@ -305,10 +305,11 @@ def test_the_best_continuations_are_the_largest_sums(
 
 def test_products_by_onednn_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "WORTH_IT", 0)
+    monkeypatch.setattr(linear, "FEWEST_ROWS", 0)
     monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", True)
     taken: list[int] = []
-    by_onednn = linear.onednn_product
-    monkeypatch.setattr(linear, "onednn_product", lambda *args: taken.append(1) or by_onednn(*args))
+    by_onednn = linear.onednn
+    monkeypatch.setattr(linear, "onednn", lambda *args: taken.append(1) or by_onednn(*args))
     ours, theirs = both([varied(tiny_model("preln_final")).float()], UNEVEN, beam=5)
     assert_same(ours, theirs, tolerance=1e-5)
     assert taken

@@ -14,21 +14,22 @@ from fairseq_lnplace.criterions.label_smoothed_cross_entropy_fused import LabelS
 from fairseq_lnplace.layers import linear
 from fairseq_lnplace.layers.linear import Linear, onednn_is_faster, product
 
-TAKEN: list[int] = []
+TAKEN: list[tuple[int, int, int]] = []  # M, N and K of each product
 
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let oneDNN take products of every size, on every CPU, and note in TAKEN where it does."""
-    original = linear.onednn_product
+    original = linear.onednn
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        TAKEN.append(x.numel())
+        TAKEN.append((len(x), len(weight), x.size(1)))
         return original(x, weight, bias)
 
     monkeypatch.setattr(linear, "WORTH_IT", 0)
+    monkeypatch.setattr(linear, "FEWEST_ROWS", 0)
     monkeypatch.setattr(linear, "ONEDNN_IS_FASTER", True)
-    monkeypatch.setattr(linear, "onednn_product", noted)
+    monkeypatch.setattr(linear, "onednn", noted)
     yield
     TAKEN.clear()
 
@@ -59,11 +60,15 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("piece", [3, 1024])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(4, 3), (5, 4, 3)])
 @pytest.mark.parametrize("of", ["x", "weight", "bias", "gradient"])
-def test_values_and_gradients_are_those_of_the_formula(of: str, shape: tuple[int, ...], layout: str) -> None:
+def test_values_and_gradients_are_those_of_the_formula(
+    of: str, shape: tuple[int, ...], layout: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """y = x Wᵀ + b, dx = g W, dW = gᵀ x and db = Σ g, in float64; however a tensor lies in memory."""
+    monkeypatch.setattr(linear, "PIECE", piece)
     torch.manual_seed(0)
     laid = LAYOUTS[layout]
     x = laid(torch.randn(shape)) if of == "x" else torch.randn(shape)
@@ -81,7 +86,20 @@ def test_values_and_gradients_are_those_of_the_formula(of: str, shape: tuple[int
     torch.testing.assert_close(y.double().reshape(-1, 6), rows @ weight.double().t() + bias.double(), rtol=0, atol=1e-5)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-5)
-    assert len(TAKEN) == 3
+    assert len(TAKEN) >= 3
+
+
+def test_however_many_rows_there_are_the_shapes_are_few() -> None:
+    """oneDNN keeps what it makes for each."""
+    weight = torch.randn(6, 3, requires_grad=True)
+    for rows in range(64, 3000, 37):
+        product(torch.randn(rows, 3, requires_grad=True), weight).sum().backward()
+    in_training = {*TAKEN}
+    assert len(in_training) == 3 * 4  # 256, 512, 768 and 1,024 rows, in the value and in two gradients
+    with torch.no_grad():
+        for rows in range(64, 3000, 37):
+            product(torch.randn(rows, 3), weight)
+    assert len({*TAKEN} - in_training) == 16 - 4
 
 
 def test_a_single_vector_and_no_bias() -> None:
