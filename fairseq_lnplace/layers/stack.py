@@ -79,6 +79,9 @@ class PlacedStack:
         second = placement.second_stream
         self.second_scale = 0.0 if second is None else second(spec.positions[0], spec.options)
         self.dropout_module = Dropout(self.dropout_module.p, module_name=self.dropout_module.module_name)
+        for module in self.modules():  # fairseq's modules that hold one leave it as the memory was, and save it
+            if isinstance(buffer := getattr(module, "_float_tensor", None), Tensor):
+                buffer.zero_()
         if self.quant_noise is not None:  # fairseq's own map of the embeddings, but under our noise
             noise = self.cfg.quant_noise
             self.quant_noise = linear(dim, dim, noise.pq, noise.pq_block_size, bias=False)

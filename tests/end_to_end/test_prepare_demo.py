@@ -98,7 +98,13 @@ def interrupted(folder: Path) -> int:
     environment = {**os.environ, "LNPLACE_VENV": sys.prefix, "TMPDIR": str(folder)}
     command = ["bash", str(ROOT / "scripts/prepare_demo.sh"), "--generated", "--dest", str(folder / "out" / "demo")]
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        # a shell that runs the tests in the background has all they start ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not list(folder.glob("out/.demo.*.partial")) and process.poll() is None and time.monotonic() < deadline:

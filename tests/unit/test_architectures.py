@@ -266,3 +266,14 @@ def test_what_fairseq_compares_before_there_is_a_model_is_a_number(arch: str) ->
     words = ["data", "--arch", arch, "--task", task[arch.removesuffix("_postln")]]
     args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), words)
     assert convert_namespace_to_omegaconf(args).model.base_layers == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_as_the_memory_was(kind: str) -> None:
+    """What torch would leave so it fills with NaN here."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        state = tiny_model("preln_final", kind).state_dict()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [name for name, tensor in state.items() if not tensor.isfinite().all()] == []
