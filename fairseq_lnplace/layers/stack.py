@@ -1,6 +1,6 @@
 """What the encoder and the decoder stack have in common, and what they are built from."""
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -66,6 +66,7 @@ class PlacedStack:
         training: bool
         quant_noise: Optional[nn.Module]
         cfg: Any
+        modules: Callable[[], Iterator[nn.Module]]
 
     def install(self, spec: "StackSpec", dim: int) -> None:
         """Make the modules that a method has once a stack of ``dim`` features, in place of fairseq's."""
