@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import BaseFairseqModel
 from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
@@ -37,6 +36,10 @@ WORTH_BLOCKS = 100_000  # log-probabilities; of fewer they are all compared
 
 class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
     """fairseq's generator, with its arguments and results."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        keep_freed_memory()
 
     def _generate(
         self,
@@ -100,7 +103,7 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         if self.model.models_size > 1 or tokens.device.type != "cpu" or not has_plain_softmax(model):
             return self.model.forward_decoder(tokens, encoded, states, self.temperature)  # type: ignore[no-any-return]
         out, extra = model.decoder(tokens, encoder_out=encoded[0] if encoded else None, incremental_state=states[0])
-        out = out if self.temperature == 1.0 else out / self.temperature
+        out = out if self.temperature == 1.0 else out.div_(self.temperature)
         if out.dtype == torch.float32:
             log_probs = torch.log_softmax(out, -1, out=out)  # a second matrix costs more than the softmax
         else:
@@ -232,10 +235,18 @@ class Continuations(NamedTuple):
     parents: Tensor
 
 
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 64 MiB of what is freed, for the next step, which else would ask the system page by page.
+
+    It does so once as much as it takes from its heap at most, 32 MiB, was freed at once.
+    """
+    torch.empty(2**25 - 2**12, dtype=torch.uint8)
+
+
 def has_plain_softmax(model: Any) -> bool:
     """Return whether the decoder is ours, and the model's probabilities a softmax of what it returns."""
-    methods = ("get_normalized_probs", "get_normalized_probs_scriptable")
-    fairseqs = all(getattr(type(model), name) is getattr(BaseFairseqModel, name) for name in methods)
+    methods = (type(model).get_normalized_probs, type(model).get_normalized_probs_scriptable)
+    fairseqs = all(method.__module__.split(".")[0] == "fairseq" for method in methods)
     return fairseqs and type(model.decoder) is TransformerDecoder and model.decoder.adaptive_softmax is None
 
 

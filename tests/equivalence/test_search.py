@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,48 @@ def test_single_precision(placements_at_once: tuple[str, ...], temperature: floa
     models = [varied(tiny_model(name)).float() for name in placements_at_once]
     ours, theirs = both(models, UNEVEN, beam=5, temperature=temperature)
     assert_same(ours, theirs, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["translation", "lm"])
+def test_log_probabilities_stand_where_the_logits_stood(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = varied(tiny_model("preln_final", kind)).float()
+    logits: list[Tensor] = []
+    model.decoder.output_projection.register_forward_hook(lambda _, __, out: logits.append(out))
+    taken: list[Tensor] = []
+    allowed = search.BeamSearchGenerator.allowed
+
+    def spied(self: Any, log_probs: Tensor, *others: Any) -> Tensor:
+        taken.append(log_probs)
+        return allowed(self, log_probs, *others)
+
+    monkeypatch.setattr(search.BeamSearchGenerator, "allowed", spied)
+    tiny_task(kind).build_generator([model], Namespace(beam=3, **LENGTHS)).generate([model], UNEVEN)
+    assert len(taken) > 1
+    assert [each.data_ptr() for each in taken] == [each.data_ptr() for each in logits]
+
+
+def test_the_next_step_gets_the_memory_of_the_last() -> None:
+    """Else the system would hand out, and clear, 5,120 pages every time."""
+    script = """
+import resource, torch
+from fairseq_lnplace.search import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.ones(20 * 2**20, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+before = faults()
+keep_freed_memory()
+faults()
+print(before, faults())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert before > 5120  # the first time it is new in any case
+    assert after < 512
 
 
 @pytest.mark.parametrize("part", ["model", "decoder"])
