@@ -102,10 +102,11 @@ class FirstNotFinite:
         if is_last:
             self.watch(Place(side, None, "output"), result)
 
-    def projected(self, side: str, _: nn.Module, args: Args, result: tuple[Tensor, Any]) -> None:
-        """Look at the model's output."""
-        self.look(Place(side, None, "output"), "forward", result[0])
-        self.watch(LOSS, result[0])
+    def projected(self, side: str, _: nn.Module, args: Args, result: tuple[Any, Any]) -> None:
+        """Look at the model's output; the fused criterion may have the model return two losses in its place."""
+        if isinstance(result[0], Tensor):
+            self.look(Place(side, None, "output"), "forward", result[0])
+            self.watch(LOSS, result[0])
 
     def compared(self, _: nn.Module, args: Args, result: tuple[Tensor, Any, Any]) -> None:
         """Look at the loss."""

@@ -48,29 +48,46 @@ def weight_fault(module: nn.Module) -> None:
         module.weight.view(-1)[-1] = float("nan")
 
 
+PLACES = [
+    (forward_fault, "decoder.layers.1.fc2", "decoder layer 2's feed-forward (forward)"),
+    (forward_fault, "decoder.layers.0.encoder_attn.out_proj", "decoder layer 1's cross-attention (forward)"),
+    (forward_fault, "encoder.layers.2.self_attn.v_proj", "encoder layer 3's self-attention (forward)"),
+    (forward_fault, "encoder.embed_tokens", "the encoder's embedding (forward)"),
+    (forward_fault, "decoder.output_projection", "the decoder's output (forward)"),
+    (backward_fault, "decoder.layers.1.fc1", "decoder layer 2's feed-forward (backward)"),
+    (backward_fault, "decoder.layers.0.encoder_attn.k_proj", "decoder layer 1's cross-attention (backward)"),
+    (backward_fault, "encoder.layers.0.self_attn.q_proj", "encoder layer 1's self-attention (backward)"),
+    (backward_fault, "encoder.embed_tokens", "the encoder's embedding (backward)"),
+    (backward_fault, "decoder.layer_norm", "the decoder's output (backward)"),
+    (backward_fault, "decoder.output_projection", "the loss (backward)"),
+    (weight_fault, "decoder.layers.1.fc1", "decoder layer 2's feed-forward (weights)"),
+    (weight_fault, "encoder.layer_norm", "the encoder's final norm (weights)"),
+]
+
+
 @pytest.mark.parametrize(
-    ("fault", "path", "place"),
+    ("criterion", "fault", "path", "place"),
     [
-        (forward_fault, "decoder.layers.1.fc2", "decoder layer 2's feed-forward (forward)"),
-        (forward_fault, "decoder.layers.0.encoder_attn.out_proj", "decoder layer 1's cross-attention (forward)"),
-        (forward_fault, "encoder.layers.2.self_attn.v_proj", "encoder layer 3's self-attention (forward)"),
-        (forward_fault, "encoder.embed_tokens", "the encoder's embedding (forward)"),
-        (forward_fault, "decoder.output_projection", "the decoder's output (forward)"),
-        (backward_fault, "decoder.layers.1.fc1", "decoder layer 2's feed-forward (backward)"),
-        (backward_fault, "decoder.layers.0.encoder_attn.k_proj", "decoder layer 1's cross-attention (backward)"),
-        (backward_fault, "encoder.layers.0.self_attn.q_proj", "encoder layer 1's self-attention (backward)"),
-        (backward_fault, "encoder.embed_tokens", "the encoder's embedding (backward)"),
-        (backward_fault, "decoder.layer_norm", "the decoder's output (backward)"),
-        (backward_fault, "decoder.output_projection", "the loss (backward)"),
-        (weight_fault, "decoder.layers.1.fc1", "decoder layer 2's feed-forward (weights)"),
-        (weight_fault, "encoder.layer_norm", "the encoder's final norm (weights)"),
+        *(("label_smoothed_cross_entropy", *each) for each in PLACES),
+        # the fused criterion's logits have their place in test_logits_that_never_are_there_together
+        *(("label_smoothed_cross_entropy_fused", *each) for each in PLACES if "projection" not in each[1]),
     ],
 )
-def test_the_place_is_named(fault: Callable[[nn.Module], None], path: str, place: str, tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, "preln_final")
+def test_the_place_is_named(
+    criterion: str, fault: Callable[[nn.Module], None], path: str, place: str, tmp_path: Path
+) -> None:
+    trainer = tiny_trainer(tmp_path, "preln_final", criterion=criterion)
     fault(trainer.get_model().get_submodule(path))
     expected = f"gradients are Nan/Inf: in update 1 the first value that is not finite came from {place}"
     assert message_of(trainer) == expected
+
+
+def test_logits_that_never_are_there_together(tmp_path: Path) -> None:
+    """The fused criterion takes them in blocks, so that the first that can be seen is the loss."""
+    trainer = tiny_trainer(tmp_path, "preln_final", criterion="label_smoothed_cross_entropy_fused")
+    with torch.no_grad():
+        trainer.get_model().decoder.output_projection.weight.mul_(1e38)
+    assert message_of(trainer).endswith("came from the loss (forward)")
 
 
 def test_compiled_layers(tmp_path: Path) -> None:
