@@ -31,8 +31,14 @@ def set_compiled(layer: nn.Module, compiled: bool) -> None:
             raise must_be("--compile", "left out where torch's path has a space, which torch does not quote", folder)
         # Else ReLU's gradient reads stored booleans, which g++ writes a hundred times slower than the ReLU itself.
         functorch_config.recompute_views = True
-        import torch._dynamo.config as dynamo_config  # which brings the compiler along: seconds, and threads
+        # The next two bring the compiler along: seconds, and threads.
+        import torch._dynamo.config as dynamo_config
+        import torch._inductor.config as inductor_config
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
 
+        # Said in so many words, the vectors' width is a part of the key under which torch keeps compiled code for later
+        # processes. Else another machine's would be found, and built anew for vectors that do not fit its loops.
+        inductor_config.cpp.simdlen = pick_vec_isa().bit_width()
         # A layer's constants and kinds of batches (padded, or one sentence) are compiled apart; what exceeds torch's
         # limit of 8 would run as it is.
         dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, 256)

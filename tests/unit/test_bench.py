@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +285,35 @@ def test_compiled_dropout_keeps_what_its_gradient_keeps() -> None:
     torch.testing.assert_close(first, x * x.grad)
     assert float(first.eq(0).double().mean()) == pytest.approx(0.25, abs=0.05)
     assert float(first.max()) == pytest.approx(4.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(" " in torch.__file__, reason="torch does not quote its own path for the compiler")
+@pytest.mark.parametrize("short_first", [True, False])
+def test_code_for_other_vectors_is_not_taken_out_of_torchs_cache(short_first: bool, tmp_path: Path) -> None:
+    """On a CPU with AVX-512 it wrote past the ends of arrays; the other way round it left half of them alone."""
+    script = """
+import torch
+from torch import nn
+from fairseq_lnplace.layers.compiling import set_compiled
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(40)
+
+    def forward(self, x):
+        return torch.relu(self.norm(x)) + x
+
+layer, x = Layer(), torch.linspace(-2, 2, 840).view(3, 7, 40).square()
+eager = layer(x)
+set_compiled(layer, True)
+torch.testing.assert_close(layer(x), eager)
+"""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for short in (short_first, not short_first):
+        vectors = {"ATEN_CPU_CAPABILITY": "avx2"} if short else {}
+        subprocess.run([sys.executable, "-c", script], env=environment | vectors, check=True)
 
 
 @pytest.mark.slow
