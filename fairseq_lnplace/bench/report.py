@@ -108,8 +108,9 @@ def draw_ratios(rows: Rows, figure: Figure) -> None:
         [value - low for value, (low, _) in zip(values, ranges, strict=True)],
         [high - value for value, (_, high) in zip(values, ranges, strict=True)],
     ]
-    bars = axes.barh([row["side"] for row in rows], values, xerr=errors, capsize=3)
-    axes.bar_label(bars, fmt="%.2f", label_type="center", color="white")
+    axes.barh([row["side"] for row in rows], values, xerr=errors, capsize=3)
+    for place, value in enumerate(values):  # at the bars' feet, where neither the baseline's line nor a range is
+        axes.annotate(f"{value:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
 
