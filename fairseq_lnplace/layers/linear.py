@@ -82,16 +82,20 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN is to take the product, for torch.compile at any size."""
-    if not (ONEDNN_IS_FASTER and suits(x) and suits(weight)) or torch.is_autocast_enabled("cpu"):
+    if not ONEDNN_IS_FASTER:
         return False
-    if torch.compiler.is_compiling():
-        return not is_exporting()
-    # what knows no operation but torch's own
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if not torch.compiler.is_compiling():
+        if torch.jit.is_tracing():  # type: ignore[no-untyped-call]  # sizes would be recorded, too
+            return False
+        # before the rest: a search has thousands of small products
+        if x.numel() * weight.size(0) < WORTH_IT or x.numel() < FEWEST_ROWS * x.size(-1):
+            return False
+        # what knows no operation but torch's own
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return False
+    elif is_exporting():
         return False
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    return x.numel() >= FEWEST_ROWS * x.size(-1) and x.numel() * len(weight) >= WORTH_IT
+    return suits(x) and suits(weight) and not torch.is_autocast_enabled("cpu")
 
 
 def suits(x: Tensor) -> bool:
