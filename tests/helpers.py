@@ -138,6 +138,21 @@ def fill_in(model: nn.Module) -> nn.Module:
     return model
 
 
+def varied(model: Any, seed: int = 4) -> Any:
+    """Return the model in evaluation and float64, with weights that let its sentences differ, in length, too."""
+    draw, eos = torch.Generator().manual_seed(seed), tiny_task().target_dictionary.eos()
+    model.double().eval()
+    norm = model.decoder.layer_norm or model.decoder.layers[-1].final_layer_norm
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.7, generator=draw)
+        if model.decoder.output_projection is not None and getattr(norm, "bias", None) is not None:
+            norm.weight.fill_(1)
+            norm.bias.copy_(torch.eye(norm.dim)[0])  # so that the first column says which words are liked: to end
+            model.decoder.output_projection.weight[eos, 0] = 1
+    return model
+
+
 @cache
 def _configuration(kind: str, optimizer: str, criterion: str) -> Any:
     """Return fairseq's whole configuration for a tiny model; converting a command line to it takes longest."""

@@ -16,7 +16,7 @@ import torch
 from every_placement import built
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.token_generation_constraints import pack_constraints
-from helpers import batch, stock_model, tiny_model, tiny_task
+from helpers import batch, stock_model, tiny_model, tiny_task, varied
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -98,21 +98,6 @@ def assert_same(
             assert a.keys() == b.keys()
             for part in ("score", "positional_scores", "attention", "alignment"):
                 torch.testing.assert_close(a[part], b[part], rtol=0, atol=tolerance)
-
-
-def varied(model: Any, seed: int = 4) -> Any:
-    """Return the model in evaluation and float64, with weights that let its sentences differ, in length, too."""
-    draw, eos = torch.Generator().manual_seed(seed), tiny_task().target_dictionary.eos()
-    model.double().eval()
-    norm = model.decoder.layer_norm or model.decoder.layers[-1].final_layer_norm
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.7, generator=draw)
-        if model.decoder.output_projection is not None and getattr(norm, "bias", None) is not None:
-            norm.weight.fill_(1)
-            norm.bias.copy_(torch.eye(norm.dim)[0])  # so that the first column says which words are liked: to end
-            model.decoder.output_projection.weight[eos, 0] = 1
-    return model
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Everything that takes a GPU if there is one, on the device of ``device.cpp``: it gives the numbers that the CPU gives.
+"""What takes a GPU if there is one, on the device of ``device.cpp``, where it gives the numbers that the CPU gives.
 
 ``tests/equivalence/test_other_device.py`` runs this file in a process of its own: torch cannot forget a device.
 """
@@ -16,7 +16,7 @@ import pytest
 import torch
 from every_placement import ALL, built
 from fairseq import utils
-from helpers import KINDS, fill_in, sample_of, tiny_model, tiny_task, tiny_trainer
+from helpers import KINDS, fill_in, sample_of, tiny_model, tiny_task, tiny_trainer, varied
 from other_device.device import moved, register
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.timing import Clock
 from fairseq_lnplace.bench.train import bench_train
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.search import BeamSearchGenerator
+from fairseq_lnplace.search import WORTH_BLOCKS, BeamSearchGenerator, best_continuations
 
 CPU = torch.device("cpu")
 OTHER = register(Path(os.environ["OTHER_DEVICE"]))
@@ -71,6 +71,7 @@ def numbers(model: nn.Module, kind: str, device: torch.device) -> dict[str, Tens
     """Return the output, every gradient and every buffer after a training step's forward and backward, on the CPU."""
     model.to(device)
     sample = moved(sample_of(kind), device)
+    torch.manual_seed(5)
     out = model(**sample["net_input"])[0]
     out[sample["target"].ne(1)].log_softmax(-1)[:, 5].sum().backward()
     found = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -110,15 +111,24 @@ def test_norms(norm_type: str) -> None:
         {"checkpoint_activations": True},
         {"cross_self_attention": True},
         {"share_all_embeddings": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
-        {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 2, "eval": True},
+        {"quant_noise_pq": 0.5, "quant_noise_pq_block_size": 2},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_options(options: dict[str, Any]) -> None:
-    options = dict(options)
-    training = not options.pop("eval", False)
-    models = [fill_in(tiny_model("preln_final", **options)).train(training) for _ in range(2)]
-    assert_same(*(numbers(model, "translation", device) for model, device in zip(models, (OTHER, CPU), strict=True)))
+    here, there = (
+        numbers(fill_in(tiny_model("preln_final", **options)), "translation", device) for device in (OTHER, CPU)
+    )
+    assert_same(here, there)
+
+
+def test_padding_before_the_target() -> None:
+    found = []
+    for device in (OTHER, CPU):
+        model, inputs = fill_in(built("preln_final")).to(device), sample_of("translation")["net_input"]
+        inputs["prev_output_tokens"] = inputs["prev_output_tokens"].flip(1)
+        found.append({"output": model(**moved(inputs, device))[0].cpu()})
+    assert_same(*found)
 
 
 @pytest.mark.parametrize(
@@ -186,27 +196,44 @@ def test_the_first_value_that_is_not_finite(tmp_path: Path) -> None:
     [{"beam": 1}, {"beam": 5}, {"beam": 5, "prefix": 2}, {"beam": 15, "min_len": 0}, {"beam": 3, "models": 2}],
     ids=str,
 )
-@pytest.mark.parametrize("placement", ["preln_final", "realformer", "resi_dual", "dlcl"])
-def test_search(placement: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("placement", "model_options"),
+    [
+        ("preln_final", {}),
+        ("realformer", {}),
+        ("resi_dual", {}),
+        ("dlcl", {}),
+        ("postln", {"cross_self_attention": True}),
+    ],
+)
+def test_search(placement: str, model_options: dict[str, Any], options: dict[str, Any]) -> None:
     options = {"max_len_a": 1.2, "max_len_b": 4, **options}
     prefix, count = options.pop("prefix", 0), options.pop("models", 1)
-    found = []
+    found: list[dict[str, Tensor]] = []
     for device in (OTHER, CPU):
-        models = [fill_in(built(placement, seed=seed)).eval().to(device) for seed in range(count)]
-        sample = moved(sample_of("translation"), device)
+        models = [varied(built(placement, **model_options), seed).to(device) for seed in range(count)]
         generator = tiny_task().build_generator(models, Namespace(**options))
         assert type(generator) is BeamSearchGenerator
-        words = sample["target"][:, :prefix] if prefix else None
-        hypotheses = tiny_task().inference_step(generator, models, sample, prefix_tokens=words)
-        found.append(
-            {
-                f"{part} {sentence} {rank}": hypothesis[part].cpu().double()
+        found.append({})
+        for lengths in ((5, 1, 17, 3, 9, 2, 12), (6, 6)):  # with padding, where sentences leave one by one, and without
+            sample = moved(sample_of("translation", source=lengths, target=(4,) * len(lengths)), device)
+            words = sample["target"][:, :prefix] if prefix else None
+            hypotheses = tiny_task().inference_step(generator, models, sample, prefix_tokens=words)
+            found[-1] |= {
+                f"{part}, {len(lengths)} {sentence} {rank}": hypothesis[part].cpu().double()
                 for sentence, beam in enumerate(hypotheses)
                 for rank, hypothesis in enumerate(beam)
                 for part in ("tokens", "score", "positional_scores", "attention")
             }
-        )
     assert_same(*found, tolerance=1e-5)
+
+
+def test_continuations_of_many_words() -> None:
+    log_probs, scores = torch.randn(10, 20_000, dtype=torch.float64), torch.randn(10, dtype=torch.float64)
+    assert log_probs.numel() > WORTH_BLOCKS
+    here = best_continuations(log_probs.to(OTHER), scores.to(OTHER), 2, 10)
+    for ours, expected in zip(here, best_continuations(log_probs, scores, 2, 10), strict=True):
+        torch.testing.assert_close(ours.cpu(), expected)
 
 
 @pytest.mark.parametrize("what", ["gradients", "activations", "depth"])
@@ -231,6 +258,6 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = ("--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--encoder-layers", "1")
     setting = Setting(("transformer_preln_final_tiny",), max_tokens=100, batches=1, rounds=1, extra=narrow)
     assert setting.clock == Clock(OTHER, 1)
-    stock, ours = bench_train(setting)
+    _, ours = bench_train(setting)
     assert ours["loss_difference"] < 1e-5
     assert ours["gradient_difference"] < 1e-4

@@ -1,4 +1,4 @@
-"""The device of ``device.cpp``, ``other``: a stand-in for a GPU, as far as tensors of two devices do not go together."""
+"""The device of ``device.cpp``, ``other``: it stands in for a GPU, as far as tensors of two devices do not mix."""
 
 from __future__ import annotations
 
