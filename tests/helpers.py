@@ -88,7 +88,11 @@ def tiny_model(placement: str, kind: str = "translation", **options: Any) -> nn.
 def stock_model(normalize_before: bool, **options: Any) -> nn.Module:
     """Return stock fairseq's own `transformer` of the tiny size, Pre-LN or Post-LN; ``options`` as of tiny_model."""
     before = {f"{side}_normalize_before": normalize_before for side in ("encoder", "decoder")}
-    return _built(arguments("transformer", **before | options), "translation")
+    model = _built(arguments("transformer", **before | options), "translation")
+    for name, buffer in model.named_buffers():
+        if name.endswith("_float_tensor"):
+            buffer.zero_()  # fairseq leaves its one number as it finds it in memory, which may be no number
+    return model
 
 
 def _built(args: Namespace, kind: str) -> nn.Module:

@@ -75,7 +75,7 @@ def numbers(model: nn.Module, kind: str, device: torch.device) -> dict[str, Tens
     out = model(**sample["net_input"])[0]
     out[sample["target"].ne(1)].log_softmax(-1)[:, 5].sum().backward()
     found = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
-    found |= {name: b for name, b in model.named_buffers() if not name.endswith("_float_tensor")}
+    found |= dict(model.named_buffers())
     assert all(tensor.device == device for tensor in found.values())
     return {name: tensor.detach().cpu() for name, tensor in found.items()} | {"output": out.detach().cpu()}
 
