@@ -11,7 +11,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.beams import beam_size, is_identity, real_keys, sentences_of
-from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, keep_final_norm, wrapped
+from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, fill_in, keep_final_norm, wrapped
 from fairseq_lnplace.layers.transformer_layer import TransformerEncoderLayer
 
 
@@ -110,4 +110,6 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
         keep_final_norm(state_dict, name)
-        return super().upgrade_state_dict_named(state_dict, name)  # type: ignore[no-any-return]
+        super().upgrade_state_dict_named(state_dict, name)
+        fill_in(state_dict, name)
+        return state_dict

@@ -128,3 +128,10 @@ def keep_final_norm(state_dict: Dict[str, Tensor], name: str) -> None:
     fairseq takes its absence for a sign of age and deletes the stack's final norm without a word.
     """
     state_dict.setdefault(f"{name}.version", torch.Tensor([3]))
+
+
+def fill_in(state_dict: Dict[str, Tensor], name: str) -> None:
+    """Set to 0 what fairseq has just put into a checkpoint as the memory was."""
+    made = state_dict.get(f"{name}.embed_positions._float_tensor")
+    if made is not None:
+        made.zero_()
