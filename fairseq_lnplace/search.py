@@ -37,10 +37,6 @@ WORTH_BLOCKS = 100_000  # log-probabilities; of fewer they are all compared
 class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
     """fairseq's generator, with its arguments and results."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        keep_freed_memory()
-
     def _generate(
         self,
         sample: dict[str, Any],
@@ -233,14 +229,6 @@ class Continuations(NamedTuple):
     totals: Tensor
     words: Tensor
     parents: Tensor
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep up to 64 MiB of what is freed, for the next step, which else would ask the system page by page.
-
-    It does so once as much as it takes from its heap at most, 32 MiB, was freed at once.
-    """
-    torch.empty(2**25 - 2**12, dtype=torch.uint8)
 
 
 def has_plain_softmax(model: Any) -> bool:

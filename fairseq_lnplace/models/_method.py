@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.heap import keep_freed_memory
 from fairseq_lnplace.layers.norm import ENCODER_ONLY_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.stack import StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
@@ -189,6 +190,7 @@ class MethodModel:
         self.register_buffer(  # type: ignore[attr-defined]
             IDENTITY, None if method.is_stock else identity(method.description())
         )
+        keep_freed_memory()
 
     def load_state_dict(
         self, state_dict: dict[str, Any], strict: bool = True, model_cfg: Any = None, args: Any = None

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -227,33 +224,6 @@ def test_log_probabilities_stand_where_the_logits_stood(kind: str, monkeypatch: 
     tiny_task(kind).build_generator([model], Namespace(beam=3, **LENGTHS)).generate([model], UNEVEN)
     assert len(taken) > 1
     assert [each.data_ptr() for each in taken] == [each.data_ptr() for each in logits]
-
-
-def test_the_next_step_gets_the_memory_of_the_last() -> None:
-    """Else the system would hand out, and clear, 12,288 pages every time: glibc keeps twice the largest piece."""
-    script = """
-import resource, torch
-from argparse import Namespace
-from helpers import tiny_model, tiny_task
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(5):
-        [torch.ones(8 * 2**20, dtype=torch.uint8) for _ in range(6)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-torch.set_num_threads(1)
-task, model = tiny_task(), tiny_model("preln_final")
-before = faults()
-task.build_generator([model], Namespace(beam=2))
-faults()
-print(before, faults())
-"""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    before, after = map(int, done.stdout.split())
-    assert before > 12_288  # the first time they are new in any case
-    assert after < 512
 
 
 @pytest.mark.parametrize("part", ["model", "decoder"])
