@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
 
-from fairseq_lnplace.bench.data import Sample, batches
+from fairseq_lnplace.bench.data import batches
 from fairseq_lnplace.bench.generate import Hypotheses, same_text
+from fairseq_lnplace.bench.processes import apart
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import STOCK
 from fairseq_lnplace.bench.timing import compared, in_turn
@@ -43,22 +45,18 @@ def bench_ctranslate2(setting: Setting, checkpoint: Path | None, beam: int = 5) 
         raise must_be("--checkpoint", "given, to compare with CTranslate2", "left out")
     if (data := setting.data) is None:
         raise must_be("--data", "given, to compare with CTranslate2", "left out")
-    device = setting.clock.device.type
     with TemporaryDirectory() as scratch:
         stock, folder = Path(scratch, "stock.pt"), Path(scratch, "ctranslate2")
         to_fairseq(checkpoint, stock)
         to_ctranslate2(checkpoint, folder, data)
-        paths = {STOCK: stock, "fairseq_lnplace": checkpoint}
-        models = {name: Translator.load(path, data, cpu=device == "cpu") for name, path in paths.items()}
-        threads = {"inter_threads": 1, "intra_threads": setting.threads}
-        translator = ctranslate2().Translator(str(folder), device=device, compute_type="float32", **threads)
-    torch.set_num_threads(setting.threads)
-    task = models[STOCK].task
-    samples = batches(task, "test", setting.max_tokens, setting.batches)
-    works = {name: by_fairseq(model, samples, beam) for name, model in models.items()}
-    works["CTranslate2"] = by_ctranslate2(translator, task, samples, beam)
-    seconds = in_turn(works, setting.clock, setting.rounds)
-    found = {name: work() for name, work in works.items()}
+        builds = {
+            STOCK: partial(by_fairseq, stock, data, setting, beam),
+            "fairseq_lnplace": partial(by_fairseq, checkpoint, data, setting, beam),
+            "CTranslate2": partial(by_ctranslate2, folder, checkpoint, data, setting, beam),
+        }
+        found = {name: build()() for name, build in builds.items()}
+        with apart(builds, setting.clock) as works:
+            seconds = in_turn(works, setting.rounds)
     return [
         {
             "side": name,
@@ -70,10 +68,12 @@ def bench_ctranslate2(setting: Setting, checkpoint: Path | None, beam: int = 5) 
     ]
 
 
-def by_fairseq(model: Translator, samples: Sequence[Sample], beam: int) -> Search:
+def by_fairseq(checkpoint: Path, data: Path, setting: Setting, beam: int) -> Search:
     """Return the search that ``fairseq-generate`` would make."""
+    model = Translator.load(checkpoint, data, cpu=setting.clock.device.type == "cpu")
     options = GenerationConfig(beam=beam, max_len_a=MAX_LEN_A, max_len_b=MAX_LEN_B)
     generator = model.task.build_generator([model.model], options)
+    samples = batches(model.task, "test", setting.max_tokens, setting.batches)
     samples = [utils.move_to_cuda(sample) for sample in samples] if model.device != "cpu" else samples
 
     def search() -> list[Hypotheses]:
@@ -82,15 +82,19 @@ def by_fairseq(model: Translator, samples: Sequence[Sample], beam: int) -> Searc
     return search
 
 
-def by_ctranslate2(translator: Any, task: Any, samples: Sequence[Sample], beam: int) -> Search:
-    """Return CTranslate2's search of the same batches, with the same longest translations.
+def by_ctranslate2(folder: Path, checkpoint: Path, data: Path, setting: Setting, beam: int) -> Search:
+    """Return CTranslate2's search, with the model in ``folder``, of the same batches and longest translations.
 
     Its scores are a little higher: where no translation may end, it shares the end's probability out among the pieces.
     """
+    threads = {"inter_threads": 1, "intra_threads": setting.threads}
+    device = setting.clock.device.type
+    translator = ctranslate2().Translator(str(folder), device=device, compute_type="float32", **threads)
+    task = Translator.load(checkpoint, data, cpu=True).task
     source, target = task.source_dictionary, task.target_dictionary
     left_out = {source.pad(), source.eos()}  # CTranslate2 adds them by itself
     work = []
-    for sample in samples:
+    for sample in batches(task, "test", setting.max_tokens, setting.batches):
         tokens = sample["net_input"]["src_tokens"]
         pieces = [[source[index] for index in row if index not in left_out] for row in tokens.tolist()]
         options = {"max_decoding_length": int(MAX_LEN_A * tokens.size(1) + MAX_LEN_B), "beam_size": beam}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_lnplace.bench.data import Sample, batches
+from fairseq_lnplace.bench.processes import Work, apart
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import Side, share_weights, size_options
 from fairseq_lnplace.bench.timing import compared, in_turn
@@ -20,7 +21,7 @@ from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError
 
-__all__ = ["bench_generate", "searches_of"]
+__all__ = ["bench_generate", "for_checkpoint", "searching"]
 
 Hypotheses = list[dict[str, Any]]
 
@@ -58,11 +59,50 @@ class Search:
         return [hypotheses for batch in found for hypotheses in batch]
 
 
-@contextmanager
-def searches_of(
-    setting: Setting, beam: int, checkpoint: Path | None, double: bool
-) -> Iterator[tuple[dict[str, Search], list[bool]]]:
-    """Give the sides' searches by name, the baseline first, ready for the test set, and which have its equation.
+def for_checkpoint(setting: Setting, checkpoint: Path | None) -> Setting:
+    """Return the setting with a checkpoint's architecture and sizes, for all sides."""
+    if checkpoint is None:
+        return setting
+    model = options(load_checkpoint(checkpoint), "model")
+    arch = f"transformer_{model['placement']}" if model.get("placement") else str(model.get("arch"))
+    return replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
+
+
+def search_of(side: Side, setting: Setting, beam: int, checkpoint: Path | None, double: bool) -> Search:
+    """Return a side's search, ready for the test set.
+
+    Args:
+        side: what to build.
+        setting: what all benchmarks share.
+        beam: the hypotheses that are kept.
+        checkpoint: whose weights the model gets; without it they are random.
+        double: whether to compute in float64.
+
+    Raises:
+        LnplaceError: the checkpoint does not fit.
+    """
+    search = Search(side, beam, checkpoint is not None, double)
+    if checkpoint is not None:
+        try:
+            search.model.load_state_dict(load_checkpoint(checkpoint)["model"])
+        except (RuntimeError, KeyError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise LnplaceError(f"{checkpoint} does not fit the sides: {reason}") from error
+    search.prepare(batches(search.task, "test", setting.max_tokens, setting.batches))
+    return search
+
+
+def searching(side: Side, *how: Any) -> Work:
+    """Return a round of a side's search; ``how`` as of :func:`search_of`."""
+    return search_of(side, *how).run
+
+
+def bench_generate(
+    setting: Setting, beam: int = 5, checkpoint: Path | None = None, double: bool = False
+) -> list[dict[str, Any]]:
+    """Return a row for each side, the baseline first: see :func:`.compared`, and :func:`same_text`.
+
+    The sides are timed in processes of their own.
 
     Args:
         setting: what all benchmarks share.
@@ -73,40 +113,16 @@ def searches_of(
     Raises:
         LnplaceError: the checkpoint does not fit.
     """
-    weights = None
-    if checkpoint is not None:
-        state = load_checkpoint(checkpoint)
-        model, weights = options(state, "model"), state["model"]
-        arch = f"transformer_{model['placement']}" if model.get("placement") else str(model.get("arch"))
-        setting = replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
+    setting = for_checkpoint(setting, checkpoint)
+    how = (setting, beam, checkpoint, double)
     with setting.sides() as sides:
-        searches = {side.name: Search(side, beam, checkpoint is not None, double) for side in sides}
-        if weights is not None:
-            try:
-                for search in searches.values():
-                    search.model.load_state_dict(dict(weights))
-            except (RuntimeError, KeyError) as error:
-                reason = " ".join(str(error).split())[:300]
-                raise LnplaceError(f"{checkpoint} does not fit the sides: {reason}") from error
+        searches = {side.name: search_of(side, *how) for side in sides}
         same = share_weights([search.model for search in searches.values()])
-        samples = batches(searches[sides[0].name].task, "test", setting.max_tokens, setting.batches)
-        for search in searches.values():
-            search.prepare(samples)
-        yield searches, same
-
-
-def bench_generate(
-    setting: Setting, beam: int = 5, checkpoint: Path | None = None, double: bool = False
-) -> list[dict[str, Any]]:
-    """Return a row for each side, the baseline first: see :func:`.compared`, and :func:`same_text`.
-
-    The arguments and errors are those of :func:`searches_of`.
-    """
-    with searches_of(setting, beam, checkpoint, double) as (searches, same):
-        seconds = in_turn({name: search.run for name, search in searches.items()}, setting.clock, setting.rounds)
-        baseline = next(iter(searches))
+        baseline = sides[0].name
         truth = searches[baseline].run()
         texts = [same_text(truth, search.run()) if s else {} for search, s in zip(searches.values(), same, strict=True)]
+        with apart({side.name: partial(searching, side, *how) for side in sides}, setting.clock) as works:
+            seconds = in_turn(works, setting.rounds)
     return [
         {"side": name, **figures, "sentences_per_second": len(truth) / figures["seconds"], **text}
         for (name, figures), text in zip(compared(seconds, baseline).items(), texts, strict=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import resource
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_lnplace.bench.data import batches
+from fairseq_lnplace.bench.processes import in_fresh_process
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import Side
 from fairseq_lnplace.bench.timing import progress
@@ -28,7 +26,7 @@ def bench_memory(setting: Setting) -> list[dict[str, Any]]:
     """Return a row for each side, the baseline first: :func:`probe`'s figures and the peak over the baseline's."""
     with setting.sides() as sides:
         rows: list[dict[str, Any]] = [
-            {"side": side.name, **probed(side, setting)} for side in progress(sides, "measuring")
+            {"side": side.name, **in_fresh_process(probe, side, setting)} for side in progress(sides, "measuring")
         ]
     return [{**row, "memory": row["peak_mib"] / rows[0]["peak_mib"]} for row in rows]
 
@@ -40,14 +38,8 @@ def bench_depth(setting: Setting, layers: Sequence[int]) -> list[dict[str, Any]]
         depth = ("--encoder-layers", str(number), "--decoder-layers", str(number))
         with replace(setting, extra=(*setting.extra, *depth)).sides() as sides:
             for side in progress(sides, f"{number} layers"):
-                rows.append({"side": side.name, "layers": number, **probed(side, setting)})
+                rows.append({"side": side.name, "layers": number, **in_fresh_process(probe, side, setting)})
     return rows
-
-
-def probed(side: Side, setting: Setting) -> dict[str, float]:
-    """Return :func:`probe`'s figures from a fresh process, whose memory nobody else has stretched."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(probe, side, setting).result()
 
 
 def probe(side: Side, setting: Setting) -> dict[str, float]:
@@ -56,7 +48,6 @@ def probe(side: Side, setting: Setting) -> dict[str, float]:
     ``peak_mib`` is what building and training add to a process that has imported everything: resident memory on the
     CPU, the allocator's on CUDA. ``peak_total_mib`` is the whole of it.
     """
-    logging.disable(logging.INFO)
     torch.set_num_threads(setting.threads)
     clock = setting.clock
     before = peak_bytes(clock.device)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_lnplace.bench.data import batches
-from fairseq_lnplace.bench.generate import searches_of
+from fairseq_lnplace.bench.generate import for_checkpoint, searching
+from fairseq_lnplace.bench.processes import Work, in_fresh_process
 from fairseq_lnplace.bench.setting import Setting
-from fairseq_lnplace.bench.sides import share_weights
 from fairseq_lnplace.bench.timing import progress
+from fairseq_lnplace.bench.train import training
 
 __all__ = ["bench_profile", "bench_profile_search"]
 
@@ -41,41 +42,36 @@ BETWEEN = "between operations"
 def bench_profile(setting: Setting) -> list[dict[str, Any]]:
     """Return :func:`profiled`'s rows of training."""
     with setting.sides() as sides:
-        trainers = {side.name: side.trainer() for side in sides}
-        samples = batches(next(iter(trainers.values())).task, "train", setting.max_tokens, setting.batches)
-        share_weights([trainer.model for trainer in trainers.values()])
-        works = {
-            name: lambda t=trainer: [t.train_step([each]) for each in samples] for name, trainer in trainers.items()
-        }
-        return profiled(works, setting)
+        return [
+            row for side in sides for row in in_fresh_process(profiled, side.name, setting, training, side, setting)
+        ]
 
 
 def bench_profile_search(setting: Setting, beam: int, checkpoint: Path, double: bool = False) -> list[dict[str, Any]]:
-    """Return :func:`profiled`'s rows of beam search; the arguments and errors are those of :func:`.searches_of`."""
-    with searches_of(setting, beam, checkpoint, double) as (searches, _):
-        return profiled({name: search.run for name, search in searches.items()}, setting)
+    """Return :func:`profiled`'s rows of beam search; the arguments and errors are those of :func:`.bench_generate`."""
+    setting = for_checkpoint(setting, checkpoint)
+    how = (setting, beam, checkpoint, double)
+    with setting.sides() as sides:
+        return [row for side in sides for row in in_fresh_process(profiled, side.name, setting, searching, side, *how)]
 
 
-def profiled(works: Mapping[str, Callable[[], object]], setting: Setting) -> list[dict[str, Any]]:
-    """Return a row for each side and kind, the largest first within a side.
+def profiled(name: str, setting: Setting, build: Callable[..., Work], *args: Any) -> list[dict[str, Any]]:
+    """Return a row for each kind of a side's operations, the largest first.
 
     A row holds the seconds of a round in operations of this kind, their share of the round, how many ran, and torch's
     name of the one that took most. Time is the wall's, and an operation's own, without what it calls; on the GPU where
     there is one. The profiler adds a little to it. What an optimizer's step calls is the optimizer's.
     """
-    cuda = setting.clock.device.type == "cuda"
-    rows = []
-    for name, work in works.items():
-        work()
-        rounds = []
-        with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]) as measured:
-            for _ in progress(range(setting.rounds), name):
-                start = time.perf_counter()  # as the profiler, which knows no processor time
-                work()
-                setting.clock.synchronise()
-                rounds.append(time.perf_counter() - start)
-        rows += [{"side": name, **row} for row in by_kind(operations(measured, cuda), rounds)]
-    return rows
+    torch.set_num_threads(setting.threads)
+    cuda, work, rounds = setting.clock.device.type == "cuda", build(*args), []
+    work()
+    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]) as measured:
+        for _ in progress(range(setting.rounds), name):
+            start = time.perf_counter()  # as the profiler, which knows no processor time
+            work()
+            setting.clock.synchronise()
+            rounds.append(time.perf_counter() - start)
+    return [{"side": name, **row} for row in by_kind(operations(measured, cuda), rounds)]
 
 
 def operations(measured: profile, cuda: bool) -> Iterator[tuple[str, str, float]]:

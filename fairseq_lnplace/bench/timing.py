@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
@@ -52,14 +53,12 @@ class Clock:
             torch.cuda.synchronize()
 
 
-def in_turn(
-    works: Mapping[str, Callable[[], object]], clock: Clock, rounds: int, warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each work in each round, in the order A B C A B C …; the first rounds only warm up."""
+def in_turn(works: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Return the seconds that each work says it took, round by round: A B C A B C …; the first rounds only warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in progress(range(warm_up + rounds), "measuring"):
         for name, work in works.items():
-            taken = clock.seconds(work)
+            taken = work()
             if number >= warm_up:
                 seconds[name].append(taken)
     return seconds
@@ -89,6 +88,6 @@ def matmul_peak(clock: Clock, dtype: torch.dtype = torch.float32) -> float:
     best = 0.0
     for size in (512, 1024) if clock.device.type == "cpu" else (4096, 8192):
         a = torch.rand(size, size, dtype=dtype, device=clock.device)
-        seconds = in_turn({"mm": lambda a=a: product(a, a)}, clock, 8)["mm"]  # type: ignore[misc]
+        seconds = [clock.seconds(partial(product, a, a)) for _ in range(9)]
         best = max(best, 2 * size**3 / min(seconds))
     return best

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from fairseq.trainer import Trainer
 from fairseq_lnplace import placements
 from fairseq_lnplace.bench.data import Sample, batches
 from fairseq_lnplace.bench.flops import training_flops
+from fairseq_lnplace.bench.processes import Work, apart
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import Side, share_weights
 from fairseq_lnplace.bench.timing import compared, in_turn, matmul_peak
@@ -19,25 +21,35 @@ from fairseq_lnplace.bench.timing import compared, in_turn, matmul_peak
 __all__ = ["bench_placements", "bench_train"]
 
 
+def training(side: Side, setting: Setting) -> Work:
+    """Return a round of a side's updates."""
+    trainer = side.trainer()
+    samples = batches(trainer.task, "train", setting.max_tokens, setting.batches)
+    return lambda: [trainer.train_step([sample]) for sample in samples]
+
+
 def bench_train(setting: Setting) -> list[dict[str, Any]]:
-    """Return a row for each side, the baseline first.
+    """Return a row for each side, the baseline first, each side in a process of its own.
 
     A row holds :func:`.compared`'s figures, target tokens a second, the parameters, the share of the machine's peak
     that the model's operations reach, and :func:`agreement`'s differences where the baseline has the same equation.
     """
     with setting.sides() as sides:
-        trainers = {side.name: side.trainer() for side in sides}
-        first = trainers[sides[0].name]
-        samples = batches(first.task, "train", setting.max_tokens, setting.batches)
-        same = share_weights([trainer.model for trainer in trainers.values()])
-        differences = agreement([side for side, equal in zip(sides, same, strict=True) if equal], samples)
-        works = {
-            name: lambda t=trainer: [t.train_step([each]) for each in samples] for name, trainer in trainers.items()
-        }
-        seconds = in_turn(works, setting.clock, setting.rounds)
-        dictionary = first.task.target_dictionary
-        ours = trainers[sides[1].name].cfg.model
-        flops = training_flops(ours, len(dictionary), samples, dictionary.pad())
+        with apart({side.name: partial(training, side, setting) for side in sides}, setting.clock) as works:
+            seconds = in_turn(works, setting.rounds)
+        return rows(setting, sides, seconds)
+
+
+def rows(setting: Setting, sides: Sequence[Side], seconds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Return :func:`bench_train`'s rows."""
+    trainers = {side.name: side.trainer() for side in sides}
+    first = trainers[sides[0].name]
+    samples = batches(first.task, "train", setting.max_tokens, setting.batches)
+    same = share_weights([trainer.model for trainer in trainers.values()])
+    differences = agreement([side for side, equal in zip(sides, same, strict=True) if equal], samples)
+    dictionary = first.task.target_dictionary
+    ours = trainers[sides[1].name].cfg.model
+    flops = training_flops(ours, len(dictionary), samples, dictionary.pad())
     peak = matmul_peak(setting.clock)
     tokens = sum(sample["ntokens"] for sample in samples)
     return [
@@ -54,13 +66,19 @@ def bench_train(setting: Setting) -> list[dict[str, Any]]:
 
 
 def bench_placements(setting: Setting) -> list[dict[str, Any]]:
-    """Return :func:`bench_train`'s rows for every placement, in the first architecture's size, against Pre-LN."""
+    """Return :func:`bench_train`'s rows for every placement, in the first architecture's size, against Pre-LN.
+
+    They share a process: so many would not fit into a laptop's memory, and all are ours.
+    """
     arch = setting.archs[0]
     known = max((name for name in placements.names() if f"_{name}_" in f"{arch}_"), key=len, default="")
     archs = {name: arch.replace(known, name, 1) for name in placements.names()}
     baseline = archs.pop("preln_final")
     extra = (*setting.extra, *["--compile"] * setting.compiled)  # the baseline's, too
-    return bench_train(replace(setting, archs=tuple(archs.values()), against=baseline, compiled=False, extra=extra))
+    setting = replace(setting, archs=tuple(archs.values()), against=baseline, compiled=False, extra=extra)
+    with setting.sides() as sides:
+        rounds = {side.name: partial(setting.clock.seconds, training(side, setting)) for side in sides}
+        return rows(setting, sides, in_turn(rounds, setting.rounds))
 
 
 def agreement(sides: Sequence[Side], samples: Sequence[Sample]) -> dict[str, dict[str, float]]:

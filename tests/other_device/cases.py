@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,8 @@ from other_device.device import moved, register
 from torch import Tensor, nn
 
 from fairseq_lnplace.bench.setting import Setting
-from fairseq_lnplace.bench.timing import Clock
-from fairseq_lnplace.bench.train import bench_train
+from fairseq_lnplace.bench.timing import Clock, in_turn
+from fairseq_lnplace.bench.train import rows, training
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.search import WORTH_BLOCKS, BeamSearchGenerator, best_continuations
 
@@ -258,6 +259,8 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = ("--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--encoder-layers", "1")
     setting = Setting(("transformer_preln_final_tiny",), max_tokens=100, batches=1, rounds=1, extra=narrow)
     assert setting.clock == Clock(OTHER, 1)
-    _, ours = bench_train(setting)
+    with setting.sides() as sides:
+        works = {side.name: partial(setting.clock.seconds, training(side, setting)) for side in sides}
+        _, ours = rows(setting, sides, in_turn(works, 1))
     assert ours["loss_difference"] < 1e-5
     assert ours["gradient_difference"] < 1e-4

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fairseq_lnplace.bench.data import batches, made_up
 from fairseq_lnplace.bench.flops import training_flops
 from fairseq_lnplace.bench.generate import bench_generate
 from fairseq_lnplace.bench.memory import bench_depth, bench_memory, peak_bytes
+from fairseq_lnplace.bench.processes import Work, apart
 from fairseq_lnplace.bench.profile import OPTIMIZER, OTHER, bench_profile, by_kind, kind_of
 from fairseq_lnplace.bench.report import draw, table
 from fairseq_lnplace.bench.setting import Setting
@@ -65,10 +68,9 @@ def test_the_made_up_corpus_has_the_demo_corpus_lengths(corpus: Path) -> None:
 
 
 def test_sides_take_turns_and_only_the_warm_up_is_left_out() -> None:
-    order: list[str] = []
-    seconds = in_turn({name: lambda n=name: order.append(n) for name in "ab"}, CPU, rounds=3)  # type: ignore[misc]
-    assert "".join(order) == "abababab"
-    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
+    clock = count()
+    seconds = in_turn({name: partial(next, clock) for name in "ab"}, rounds=3)
+    assert seconds == {"a": [2, 4, 6], "b": [3, 5, 7]}
 
 
 def test_speeds_are_compared_within_their_round() -> None:
@@ -105,6 +107,7 @@ def test_both_sides_have_the_same_size_and_agree(corpus: Path, arch: str) -> Non
     assert 0 <= differences[arch]["gradient_difference"] < 1e-4
 
 
+@pytest.mark.slow
 def test_another_equation_is_timed_but_not_compared(corpus: Path) -> None:
     baseline, other = bench_train(setting(corpus, "transformer_deepnorm_tiny", against=POSTLN, rounds=1, batches=1))
     assert baseline["loss_difference"] == 0.0
@@ -112,6 +115,7 @@ def test_another_equation_is_timed_but_not_compared(corpus: Path) -> None:
     assert other["tokens_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_text_is_generated(corpus: Path) -> None:
     stock, ours = bench_generate(setting(corpus, rounds=1, batches=1), beam=3, double=True)
     assert stock["identical"] == ours["identical"] == 1.0
@@ -119,6 +123,7 @@ def test_the_same_text_is_generated(corpus: Path) -> None:
     assert ours["sentences_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_a_checkpoints_search_is_profiled_and_ctranslate2_translates_the_same_batches(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +184,7 @@ def test_a_table_and_a_picture(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("speed.png", "depth.png"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     narrow = " ".join(NARROW[:-1])
     argv = ["bench", "train", "--arch", POSTLN, "--data", str(corpus), "--options", narrow, "--max-tokens", "100"]
@@ -228,6 +234,7 @@ def test_operations_are_put_together_by_kind() -> None:
     assert (between["seconds"], between["share"]) == (1.0, pytest.approx(0.2))
 
 
+@pytest.mark.slow
 def test_a_profile_has_the_parts_of_training(corpus: Path, tmp_path: Path) -> None:
     rows = bench_profile(setting(corpus, rounds=1))
     for side in ("stock", PRELN):
@@ -246,6 +253,25 @@ def test_memory_is_measured_in_a_process_of_its_own(corpus: Path) -> None:
     assert all(0 < row["peak_mib"] < row["peak_total_mib"] for row in rows)
     deep = bench_depth(setting(corpus, rounds=1, against=POSTLN), [1, 3])
     assert [(row["side"], row["layers"]) for row in deep] == [(POSTLN, 1), (PRELN, 1), (POSTLN, 3), (PRELN, 3)]
+
+
+def process_of(folder: Path, name: str) -> Work:
+    """Return a work that writes down which process does it."""
+    return lambda: (folder / name).write_text(str(os.getpid()))
+
+
+@pytest.mark.slow
+def test_each_side_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
+    with apart({name: partial(process_of, tmp_path, name) for name in "ab"}, CPU) as works:
+        seconds = in_turn(works, rounds=2)
+    assert all(taken > 0 for name in "ab" for taken in seconds[name])
+    assert len({os.getpid(), *((tmp_path / name).read_text() for name in "ab")}) == 3
+    with pytest.raises(LnplaceError, match="does not fit"), apart({"a": misfit}, CPU):
+        raise AssertionError("built nevertheless")
+
+
+def misfit() -> Work:
+    raise LnplaceError("x.pt does not fit the sides")
 
 
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
