@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="hypotheses that are kept")
     parser.add_argument("--float64", action="store_true", help="of the search: in double precision")
     parser.add_argument("--layers", default="2,4,8,16", metavar="N,…", help="depth: layers of encoder and of decoder")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench"), metavar="DIR", help="for WORK.json and .png")
+    parser.add_argument(
+        "--dest", "--output", type=Path, default=Path("runs/bench"), metavar="DIR", help="for WORK.json and .png"
+    )
     parser.add_argument("--json", action="store_true", help="print the record instead of a table")
 
 
@@ -107,8 +109,8 @@ def run(args: argparse.Namespace) -> None:
         "versions": versions("fairseq", "torch"),
         "command": shlex.join(["lnplace", *sys.argv[1:]]),
     }
-    write_json(args.output / f"{args.work}.json", record)
-    draw(rows, caption, args.output / f"{args.work}.png")
+    write_json(args.dest / f"{args.work}.json", record)
+    draw(rows, caption, args.dest / f"{args.work}.png")
     if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
     else:

@@ -19,6 +19,7 @@ from fairseq_lnplace.compat.checkpoints import load_checkpoint, load_safely
 from fairseq_lnplace.compat.defaults import allow_instances
 from fairseq_lnplace.compat.fast_path import switch_off
 from fairseq_lnplace.compat.hydra_train import in_hydra_train
+from fairseq_lnplace.compat.ngrams import look_at_the_words
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
@@ -47,6 +48,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.tasks.masked_lm": find_pieces,
     "fairseq.trainer": watch_layers,
     "fairseq.utils": tell_which_copy,
+    "fairseq.ngram_repeat_block": look_at_the_words,
     "fairseq.options": without_tpu,
     "fairseq_cli": in_every_command,
     "fairseq_cli.hydra_train": in_hydra_train,

@@ -103,7 +103,7 @@ def _parsed(arch: str, kind: Kind, extra: Sequence[str]) -> Namespace:
             )
     except SystemExit as error:
         reason = said.getvalue().strip().rpartition("error: ")[2].splitlines()
-        raise LnplaceError(f"fairseq-train refuses the options after --: {' '.join(reason)[:300]}") from error
+        raise LnplaceError(f"fairseq-train refuses its options: {' '.join(reason)[:300]}") from error
 
 
 def _task(kind: Kind, args: Any, text: Text) -> FairseqTask:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,8 @@ from fairseq import options
 from fairseq.data import LanguagePairDataset, TokenBlockDataset, data_utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from helpers import tiny_task
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from helpers import batch, tiny_model, tiny_task, varied
 
 from fairseq_lnplace.compat import hydra_train, one_sentence, score
 from fairseq_lnplace.compat.numpy_names import add_names
@@ -76,6 +78,41 @@ def test_stock_encoder_never_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch
     layer.eval()
     padding = torch.tensor([[False, False, True]])
     assert layer(torch.ones(3, 1, 8), padding).shape == (3, 1, 8)
+
+
+def repeats(words: list[int], size: int) -> bool:
+    grams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
+    return len(set(grams)) < len(grams)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("scripted", [False, True])
+def test_no_ngram_is_repeated(size: int, scripted: bool) -> None:
+    """A walk over six words, of which each next one is the least that may come."""
+    rule: Any = NGramRepeatBlock(size)
+    rule = torch.jit.script(rule) if scripted else rule
+    tokens = torch.full((1, 20), 1)  # room for more than there are words
+    tokens[0, 0] = 2
+    words = [2]
+    for step in range(9):
+        scores = rule(tokens, torch.zeros(1, 9), 1, 1, step)[0]
+        assert [
+            word for word in range(9) if repeats([*words, word], size)
+        ] == scores.isinf().nonzero().flatten().tolist()
+        words.append(next(word for word in range(3, 9) if not scores[word].isinf()))
+        tokens[0, step + 1] = words[-1]
+    assert len(set(words[1:])) > 1
+
+
+def test_generation_repeats_no_ngram() -> None:
+    task, model = tiny_task(), varied(tiny_model("preln_final"))
+    repeated = []
+    for rule in ({}, {"no_repeat_ngram_size": 2}):
+        generator = task.build_generator([model], Namespace(beam=3, min_len=12, max_len_a=0, max_len_b=15, **rule))
+        found = task.inference_step(generator, [model], batch())
+        repeated.append([repeats(each["tokens"].tolist(), 2) for beam in found for each in beam])
+    assert any(repeated[0])
+    assert not any(repeated[1])
 
 
 def test_score_reads_files_of_sentences() -> None:
