@@ -52,7 +52,7 @@ def bench_ctranslate2(setting: Setting, checkpoint: Path | None, beam: int = 5) 
         builds = {
             STOCK: partial(by_fairseq, stock, data, setting, beam),
             "fairseq_lnplace": partial(by_fairseq, checkpoint, data, setting, beam),
-            "CTranslate2": partial(by_ctranslate2, folder, checkpoint, data, setting, beam),
+            "CTranslate2": partial(by_ctranslate2, folder, stock, data, setting, beam),
         }
         found = {name: build()() for name, build in builds.items()}
         with apart(builds, setting.clock) as works:
@@ -82,15 +82,17 @@ def by_fairseq(checkpoint: Path, data: Path, setting: Setting, beam: int) -> Sea
     return search
 
 
-def by_ctranslate2(folder: Path, checkpoint: Path, data: Path, setting: Setting, beam: int) -> Search:
+def by_ctranslate2(folder: Path, stock: Path, data: Path, setting: Setting, beam: int) -> Search:
     """Return CTranslate2's search, with the model in ``folder``, of the same batches and longest translations.
+
+    ``stock`` is read for its task; a model of ours would set up the heap.
 
     Its scores are a little higher: where no translation may end, it shares the end's probability out among the pieces.
     """
     threads = {"inter_threads": 1, "intra_threads": setting.threads}
     device = setting.clock.device.type
     translator = ctranslate2().Translator(str(folder), device=device, compute_type="float32", **threads)
-    task = Translator.load(checkpoint, data, cpu=True).task
+    task = Translator.load(stock, data, cpu=True).task
     source, target = task.source_dictionary, task.target_dictionary
     left_out = {source.pad(), source.eos()}  # CTranslate2 adds them by itself
     work = []

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from fairseq_lnplace.bench.data import Sample, batches
 from fairseq_lnplace.bench.processes import Work, apart
@@ -19,7 +21,8 @@ from fairseq_lnplace.bench.sides import Side, share_weights, size_options
 from fairseq_lnplace.bench.timing import compared, in_turn
 from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
-from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.models.translation import MODEL
 
 __all__ = ["bench_generate", "for_checkpoint", "searching"]
 
@@ -60,34 +63,42 @@ class Search:
 
 
 def for_checkpoint(setting: Setting, checkpoint: Path | None) -> Setting:
-    """Return the setting with a checkpoint's architecture and sizes, for all sides."""
+    """Return the setting with a checkpoint's architecture and sizes, for all sides.
+
+    Raises:
+        LnplaceError: it is not of a translation model of ours.
+    """
     if checkpoint is None:
         return setting
     model = options(load_checkpoint(checkpoint), "model")
     arch = f"transformer_{model['placement']}" if model.get("placement") else str(model.get("arch"))
+    name = str(model.get("_name") or arch)
+    if ARCH_MODEL_NAME_REGISTRY.get(name, name) != MODEL:
+        raise must_be("--checkpoint", "of a translation model of this package", f"of {name}")
     return replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
 
 
-def search_of(side: Side, setting: Setting, beam: int, checkpoint: Path | None, double: bool) -> Search:
+def search_of(side: Side, setting: Setting, beam: int, weights: Path | None, trained: bool, double: bool) -> Search:
     """Return a side's search, ready for the test set.
 
     Args:
         side: what to build.
         setting: what all benchmarks share.
         beam: the hypotheses that are kept.
-        checkpoint: whose weights the model gets; without it they are random.
+        weights: the checkpoint that the model's weights come from; without one they are random.
+        trained: whether they have been trained.
         double: whether to compute in float64.
 
     Raises:
         LnplaceError: the checkpoint does not fit.
     """
-    search = Search(side, beam, checkpoint is not None, double)
-    if checkpoint is not None:
+    search = Search(side, beam, trained, double)
+    if weights is not None:
         try:
-            search.model.load_state_dict(load_checkpoint(checkpoint)["model"])
+            search.model.load_state_dict(load_checkpoint(weights)["model"])
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise LnplaceError(f"{checkpoint} does not fit the sides: {reason}") from error
+            raise LnplaceError(f"{weights} does not fit the sides: {reason}") from error
     search.prepare(batches(search.task, "test", setting.max_tokens, setting.batches))
     return search
 
@@ -107,26 +118,44 @@ def bench_generate(
     Args:
         setting: what all benchmarks share.
         beam: the hypotheses that are kept.
-        checkpoint: one of a model of ours, whose sizes and weights all sides get; without it weights are random.
+        checkpoint: one of a model of ours, whose sizes and weights all sides get; without it weights are random, and
+            the same where the equation is.
         double: whether to compute in float64.
 
     Raises:
         LnplaceError: the checkpoint does not fit.
     """
     setting = for_checkpoint(setting, checkpoint)
-    how = (setting, beam, checkpoint, double)
-    with setting.sides() as sides:
-        searches = {side.name: search_of(side, *how) for side in sides}
-        same = share_weights([search.model for search in searches.values()])
-        baseline = sides[0].name
-        truth = searches[baseline].run()
-        texts = [same_text(truth, search.run()) if s else {} for search, s in zip(searches.values(), same, strict=True)]
-        with apart({side.name: partial(searching, side, *how) for side in sides}, setting.clock) as works:
+    trained = checkpoint is not None
+    with setting.sides() as sides, TemporaryDirectory() as scratch:
+        weights = checkpoint or Path(scratch, "weights.pt")
+        texts, sentences = texts_of(sides, setting, beam, weights, trained, double)
+        builds = {
+            side.name: partial(searching, side, setting, beam, weights if trained or text else None, trained, double)
+            for side, text in zip(sides, texts, strict=True)
+        }
+        with apart(builds, setting.clock) as works:
             seconds = in_turn(works, setting.rounds)
     return [
-        {"side": name, **figures, "sentences_per_second": len(truth) / figures["seconds"], **text}
-        for (name, figures), text in zip(compared(seconds, baseline).items(), texts, strict=True)
+        {"side": name, **figures, "sentences_per_second": sentences / figures["seconds"], **text}
+        for (name, figures), text in zip(compared(seconds, sides[0].name).items(), texts, strict=True)
     ]
+
+
+def texts_of(
+    sides: Sequence[Side], setting: Setting, beam: int, weights: Path, trained: bool, double: bool
+) -> tuple[list[dict[str, float]], int]:
+    """Return :func:`same_text` of each side that has the baseline's equation (else nothing), and the sentences.
+
+    Random weights, the baseline's, are written to ``weights``.
+    """
+    searches = [search_of(side, setting, beam, weights if trained else None, trained, double) for side in sides]
+    same = share_weights([search.model for search in searches])
+    if not trained:
+        torch.save({"model": searches[0].model.state_dict()}, weights)
+    truth = searches[0].run()
+    texts = [same_text(truth, each.run()) if equal else {} for each, equal in zip(searches, same, strict=True)]
+    return texts, len(truth)
 
 
 def same_text(truth: Sequence[Hypotheses], found: Sequence[Hypotheses]) -> dict[str, float]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
 
 from fairseq_lnplace.bench.timing import Clock
+from fairseq_lnplace.errors import LnplaceError
 
 __all__ = ["Work", "apart", "in_fresh_process"]
 
@@ -23,15 +29,13 @@ _work: Work  # of this process
 
 
 def in_fresh_process(function: Callable[..., T], *args: Any) -> T:
-    """Return the function's result from a process that has done nothing before; both have to be such as can be sent."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(quietly, function, *args).result()
+    """Return the function's result from a process that has done nothing before; both have to be such as can be sent.
 
-
-def quietly(function: Callable[..., T], *args: Any) -> T:
-    """Return the function's result, without fairseq's remarks, of which the first process has made its own."""
-    logging.disable(logging.WARNING)
-    return function(*args)
+    Raises:
+        LnplaceError: the function raises it, or the system ends the process.
+    """
+    with process() as pool:
+        return answer(pool, function, *args)
 
 
 @contextmanager
@@ -41,12 +45,54 @@ def apart(builds: Mapping[str, Callable[[], Work]], clock: Clock) -> Iterator[di
     Args:
         builds: what builds a work, in its process; it has to be such as can be sent there.
         clock: measures the seconds.
+
+    Raises:
+        LnplaceError: a build raises it, or the system ends a process.
     """
     with ExitStack() as stack:
-        pools = {name: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for name in builds}
-        for built in [pools[name].submit(quietly, begin, build, clock.threads) for name, build in builds.items()]:
-            built.result()
-        yield {name: partial(seconds_in, pool, clock) for name, pool in pools.items()}
+        pools = {name: stack.enter_context(process()) for name in builds}
+        for name, build in builds.items():
+            answer(pools[name], begin, build, clock.threads)
+        yield {name: partial(answer, pool, seconds, clock) for name, pool in pools.items()}
+
+
+def process() -> ProcessPoolExecutor:
+    """Return a process that will start when it is asked for something."""
+    return ProcessPoolExecutor(1, get_context("spawn"), end_quietly)
+
+
+def end_quietly() -> None:
+    """Let this process end with the one that started it, whatever becomes of that, and at Ctrl-C without a word."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
+
+
+def answer(pool: ProcessPoolExecutor, function: Callable[..., T], *args: Any) -> T:
+    """Return the function's result from the pool's process."""
+    try:
+        return pool.submit(told, function, *args).result()
+    except BrokenProcessPool as error:
+        raise LnplaceError(
+            "The system ended the process that was measured; as a rule memory did not suffice"
+        ) from error
+
+
+def told(function: Callable[..., T], *args: Any) -> T:
+    """Return the function's result; any error but ours is told in words, as not every one can be sent."""
+    logging.disable(logging.INFO)
+    try:
+        return function(*args)
+    except LnplaceError:
+        raise
+    except Exception as error:
+        raise RuntimeError("".join(traceback.format_exception(error))) from None
 
 
 def begin(build: Callable[[], Work], threads: int) -> None:
@@ -54,11 +100,6 @@ def begin(build: Callable[[], Work], threads: int) -> None:
     global _work
     torch.set_num_threads(threads)
     _work = build()
-
-
-def seconds_in(pool: ProcessPoolExecutor, clock: Clock) -> float:
-    """Return how long the work takes in the pool's process."""
-    return pool.submit(seconds, clock).result()
 
 
 def seconds(clock: Clock) -> float:

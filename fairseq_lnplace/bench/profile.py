@@ -50,7 +50,7 @@ def bench_profile(setting: Setting) -> list[dict[str, Any]]:
 def bench_profile_search(setting: Setting, beam: int, checkpoint: Path, double: bool = False) -> list[dict[str, Any]]:
     """Return :func:`profiled`'s rows of beam search; the arguments and errors are those of :func:`.bench_generate`."""
     setting = for_checkpoint(setting, checkpoint)
-    how = (setting, beam, checkpoint, double)
+    how = (setting, beam, checkpoint, True, double)
     with setting.sides() as sides:
         return [row for side in sides for row in in_fresh_process(profiled, side.name, setting, searching, side, *how)]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.tasks import setup_task
@@ -19,6 +18,7 @@ from torch import nn
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.models.translation import MODEL, resolve
+from fairseq_lnplace.training_args import training_args
 
 __all__ = ["STOCK", "Side", "share_weights", "sides_of", "size_options"]
 
@@ -49,8 +49,12 @@ class Side:
     argv: tuple[str, ...]
 
     def args(self) -> Namespace:
-        """Return the options as fairseq-train parses them, the architecture's filled in."""
-        return options.parse_args_and_arch(options.get_training_parser(), [str(self.data), *self.argv])  # type: ignore[no-any-return]
+        """Return the options as fairseq-train parses them, the architecture's filled in.
+
+        Raises:
+            LnplaceError: fairseq-train does not take them.
+        """
+        return training_args([str(self.data), *self.argv])
 
     def trainer(self) -> Trainer:
         """Return fairseq's trainer with a new model; the random numbers start anew."""
@@ -77,7 +81,8 @@ def sides_of(
         compiled: whether ``archs`` run under --compile, too: a further side for each.
 
     Raises:
-        LnplaceError: an architecture is not a translation model of ours, or two sides are the same.
+        LnplaceError: an architecture is not a translation model of ours, two sides are the same, or fairseq-train does
+            not take an option.
     """
     for arch in (*archs, *(() if against == STOCK else (against,))):
         if ARCH_MODEL_NAME_REGISTRY.get(arch) != MODEL:
@@ -90,9 +95,10 @@ def sides_of(
         for arch in archs
         for way, more in ways.items()
     ]
+    args = ours[0].args()  # before any work: the options are fairseq-train's
     if against != STOCK:
         return [Side(against, data, ("--arch", against, *OURS, *SAME, *extra)), *ours]
-    sizes = stock_sizes(Side("", data, ("--arch", archs[0], *OURS, *SAME, *extra)).args())
+    sizes = stock_sizes(args)
     return [Side(STOCK, data, ("--arch", "transformer", *THEIRS, *SAME, *extra, *sizes)), *ours]
 
 

@@ -77,8 +77,10 @@ def bench_placements(setting: Setting) -> list[dict[str, Any]]:
     extra = (*setting.extra, *["--compile"] * setting.compiled)  # the baseline's, too
     setting = replace(setting, archs=tuple(archs.values()), against=baseline, compiled=False, extra=extra)
     with setting.sides() as sides:
-        rounds = {side.name: partial(setting.clock.seconds, training(side, setting)) for side in sides}
-        return rows(setting, sides, in_turn(rounds, setting.rounds))
+        works = {side.name: partial(setting.clock.seconds, training(side, setting)) for side in sides}
+        seconds = in_turn(works, setting.rounds)
+        del works  # and the models
+        return rows(setting, sides, seconds)
 
 
 def agreement(sides: Sequence[Side], samples: Sequence[Sample]) -> dict[str, dict[str, float]]:

@@ -1,7 +1,7 @@
 """`--no-repeat-ngram-size` does nothing in fairseq 0.12.2 without its CUDA extension, which the released one lacks.
 
-The search hands over hypotheses with room for the longest translation, and the words to repeat none of are looked for
-at the end of that room. Can go when fairseq looks for them at the end of the words.
+The search hands over hypotheses with room for the longest translation, and what must not be repeated is looked for at
+the end of that room; single words are not looked for at all. Can go when fairseq looks at the end of the words.
 """
 
 from __future__ import annotations
@@ -32,4 +32,6 @@ def _forward(self, tokens, lprobs, bsz: int, beam_size: int, step: int):  # type
     """Return the log-probabilities with -inf for words that would repeat an n-gram; TorchScript reads it, too."""
     if self.use_extension:
         return self.call_cuda_extension(tokens, lprobs, bsz, beam_size, step)
+    if self.no_repeat_ngram_size == 1:
+        return lprobs.scatter_(1, tokens[:, 1 : step + 1], float("-inf"))
     return self._no_repeat_ngram(tokens[:, : step + 1], lprobs, bsz, beam_size, step)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils
 from fairseq.models import (
     ARCH_MODEL_NAME_REGISTRY,
     ARCH_MODEL_REGISTRY,
@@ -30,6 +28,7 @@ from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.diagnostics.text import Kind, Text
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.profile import Profile
+from fairseq_lnplace.training_args import training_args
 
 __all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "loss_of", "settle", "state_of"]
 
@@ -89,23 +88,6 @@ def kind_of(arch: str) -> Kind:
     return "lm" if issubclass(model, FairseqLanguageModel) else "bert"
 
 
-def _parsed(arch: str, kind: Kind, extra: Sequence[str]) -> Namespace:
-    """Return the options of ``fairseq-train --arch ARCH EXTRA``.
-
-    Raises:
-        LnplaceError: fairseq-train does not take them.
-    """
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return options.parse_args_and_arch(  # type: ignore[no-any-return]
-                options.get_training_parser(), [".", *USUAL[kind], *extra, "--arch", arch]
-            )
-    except SystemExit as error:
-        reason = said.getvalue().strip().rpartition("error: ")[2].splitlines()
-        raise LnplaceError(f"fairseq-train refuses its options: {' '.join(reason)[:300]}") from error
-
-
 def _task(kind: Kind, args: Any, text: Text) -> FairseqTask:
     """Return the stock task on the text's dictionaries."""
     if kind == "translation":
@@ -130,7 +112,7 @@ def from_architecture(arch: str, extra: Sequence[str], text: Text, seed: int, la
     """
     kind = kind_of(arch)
     depth = [word for side in STACKS[kind] if layers for word in (f"--{side}-layers", str(layers))]
-    args = _parsed(arch, kind, [*extra, *depth])
+    args = training_args([".", *USUAL[kind], *extra, *depth, "--arch", arch])
     torch.manual_seed(seed)
     task = _task(kind, args, text)
     model = build_model(args, task)
@@ -147,7 +129,8 @@ def from_checkpoint(path: Path, text: Text) -> Subject:
     saved = checkpoint_options(load_checkpoint(path), "model")
     name = str(saved.get("arch") or saved.get("_name"))
     kind = kind_of(name if name in ARCH_MODEL_REGISTRY else str(saved.get("_name")))
-    args = _parsed(name if name in ARCH_MODEL_NAME_REGISTRY else str(saved.get("_name")), kind, ())
+    arch = name if name in ARCH_MODEL_NAME_REGISTRY else str(saved.get("_name"))
+    args = training_args([".", *USUAL[kind], "--arch", arch])
     try:
         (model,), cfg = checkpoint_utils.load_model_ensemble([str(path)], task=_task(kind, args, text))
     except (RuntimeError, LnplaceError) as error:

@@ -100,22 +100,23 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
-// All others: the CPU's, with copies. As on a GPU, a number of the CPU's, a tensor without dimensions, may be among them.
+// All others: the CPU's, with copies. As on a GPU, a number of the CPU's, a tensor without dimensions, may stand beside
+// one of here, but not in a list of tensors.
 
 void on_one_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   bool here = false, elsewhere = false;
-  const auto look = [&](const at::Tensor& x) {
+  const auto look = [&](const at::Tensor& x, bool listed) {
     if (!x.defined()) return;
     here |= x.device().type() == kOther;
-    elsewhere |= x.device().type() != kOther && x.dim() > 0;
+    elsewhere |= x.device().type() != kOther && (listed || x.dim() > 0);
   };
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-    if (value.isTensor()) look(value.toTensor());
+    if (value.isTensor()) look(value.toTensor(), false);
     if (value.isTensorList())
-      for (const at::Tensor& x : value.toTensorVector()) look(x);
+      for (const at::Tensor& x : value.toTensorVector()) look(x, true);
     if (value.isOptionalTensorList())
       for (const auto& x : value.toOptionalTensorVector())
-        if (x) look(*x);
+        if (x) look(*x, false);
   }
   TORCH_CHECK(!(here && elsewhere), op.schema().name(), " was given tensors of two devices");
   at::native::cpu_fallback(op, stack);

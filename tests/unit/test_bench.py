@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,21 +16,21 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import arguments, batch, stock_model, tiny_model
+from helpers import arguments, batch, stock_model, tiny_model, tiny_trainer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_lnplace.bench.data import batches, made_up
 from fairseq_lnplace.bench.flops import training_flops
-from fairseq_lnplace.bench.generate import bench_generate
+from fairseq_lnplace.bench.generate import bench_generate, search_of, texts_of
 from fairseq_lnplace.bench.memory import bench_depth, bench_memory, peak_bytes
-from fairseq_lnplace.bench.processes import Work, apart
-from fairseq_lnplace.bench.profile import OPTIMIZER, OTHER, bench_profile, by_kind, kind_of
+from fairseq_lnplace.bench.processes import Work, apart, in_fresh_process
+from fairseq_lnplace.bench.profile import OPTIMIZER, OTHER, bench_profile, by_kind, kind_of, profiled
 from fairseq_lnplace.bench.report import draw, table
 from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.sides import sides_of
 from fairseq_lnplace.bench.timing import Clock, compared, in_turn
-from fairseq_lnplace.bench.train import agreement, bench_train
+from fairseq_lnplace.bench.train import agreement, bench_train, training
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.layers import linear
@@ -211,6 +213,12 @@ def test_the_command_writes_a_record(corpus: Path, tmp_path: Path, capsys: pytes
             ["train", "--arch", PRELN, "--against", PRELN],
             f"`--arch` must be given once for each architecture, and not the baseline's, but is {PRELN}",
         ),
+        (
+            ["train", "--options", "--nonsense 1"],
+            "fairseq-train refuses its options: unrecognized arguments: --nonsense",
+        ),
+        (["train", "--against", POSTLN, "--options", "--nonsense 1"], "refuses its options: unrecognized arguments"),
+        (["generate", "--checkpoint", "/nowhere.pt"], "/nowhere.pt"),
         (["train", "--data", "/nowhere"], "`--data` must be a folder that `lnplace prepare` made, but is /nowhere"),
     ],
 )
@@ -268,10 +276,64 @@ def test_each_side_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert len({os.getpid(), *((tmp_path / name).read_text() for name in "ab")}) == 3
     with pytest.raises(LnplaceError, match="does not fit"), apart({"a": misfit}, CPU):
         raise AssertionError("built nevertheless")
+    with pytest.raises(LnplaceError, match="The system ended the process"), apart({"a": partial(os._exit, 1)}, CPU):
+        raise AssertionError("built nevertheless")
+    with pytest.raises(RuntimeError, match="no such word"):
+        in_fresh_process({}.__getitem__, "no such word")
+    assert multiprocessing.active_children() == []
 
 
 def misfit() -> Work:
     raise LnplaceError("x.pt does not fit the sides")
+
+
+@pytest.mark.slow
+def test_measured_processes_end_with_the_first(tmp_path: Path) -> None:
+    """However that ends."""
+    script = f"""
+import os, time
+from functools import partial
+from pathlib import Path
+from test_bench import CPU, apart, in_turn, process_of
+
+if __name__ == "__main__":
+    with apart({{"a": partial(process_of, Path({str(tmp_path)!r}), "a")}}, CPU) as works:
+        works["a"]()
+        os._exit(9)
+"""
+    (tmp_path / "measure.py").write_text(script)
+    path = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "measure.py"], env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == 9
+    process = Path("/proc", (tmp_path / "a").read_text(), "stat")
+    for _ in range(50):
+        if not process.exists() or process.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError("it goes on")
+
+
+def test_a_side_trains_and_searches(corpus: Path, tmp_path: Path) -> None:
+    with setting(corpus).sides() as sides:
+        for side in sides:
+            assert len(training(side, setting(corpus))()) == 2
+        stock, ours = texts_of(sides, setting(corpus), 2, tmp_path / "weights.pt", False, True)[0]
+        assert stock["identical"] == ours["identical"] == 1.0
+        again = search_of(sides[1], setting(corpus), 2, tmp_path / "weights.pt", False, True).run()
+        assert len(again) > 2
+        rows = profiled("ours", setting(corpus, rounds=1), training, sides[1], setting(corpus))
+    assert {"matrix products", OPTIMIZER} <= {row["operations"] for row in rows}
+
+
+def test_a_search_is_a_translation_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = tiny_trainer(tmp_path, "preln_final", "lm")
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(tmp_path / "lm.pt"), {})
+    assert main(["bench", "generate", "--checkpoint", str(tmp_path / "lm.pt")]) == 1
+    told = capsys.readouterr().err
+    assert "`--checkpoint` must be of a translation model of this package, but is of transformer_lm" in told
 
 
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,8 @@ def test_the_next_step_gets_the_memory_of_the_last() -> None:
     ("said", "told"),
     [
         ({}, 2),
-        ({"MALLOC_ARENA_MAX": "1"}, 0),
+        ({"MALLOC_ARENA_MAX": "1"}, 2),
+        ({"MALLOC_TOP_PAD_": "131072"}, 0),
         ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, 0),
         ({"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2"}, 2),
     ],
