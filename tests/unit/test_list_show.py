@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -504,3 +507,18 @@ def test_mistakes_are_told_in_one_sentence(argv: list[str], sentence: str, capsy
     assert captured.err.startswith(f"lnplace: {sentence}")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_an_interruption_ends_it_without_a_word() -> None:
+    script = """
+from fairseq_lnplace import cli
+from fairseq_lnplace.commands import list_
+
+def run(args):
+    raise KeyboardInterrupt
+
+list_.run = run
+cli.main(["list"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
