@@ -21,7 +21,7 @@ from fairseq_lnplace.layers.beams import (
 )
 from fairseq_lnplace.layers.linear import Linear, is_plain
 from fairseq_lnplace.layers.packing import Packing, packed, packing_of, unpacked
-from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, fill_in, keep_final_norm, wrapped
+from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, wrapped
 from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer
 
 
@@ -272,9 +272,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
-        keep_final_norm(state_dict, name)
         super().upgrade_state_dict_named(state_dict, name)
-        fill_in(state_dict, name)
         if self.adaptive_softmax is not None:  # fairseq adds the shared output projection, which there is not
             state_dict.pop(f"{name}.output_projection.weight", None)
         return state_dict

@@ -11,7 +11,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.beams import beam_size, is_identity, real_keys, sentences_of
-from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, fill_in, keep_final_norm, wrapped
+from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, wrapped
 from fairseq_lnplace.layers.transformer_layer import TransformerEncoderLayer
 
 
@@ -106,10 +106,3 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
             "src_lengths": [x.index_select(0, kept) for x in encoder_out["src_lengths"]],
             "beams": [torch.tensor(beams)],
         }
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Accept checkpoints of stock fairseq."""
-        keep_final_norm(state_dict, name)
-        super().upgrade_state_dict_named(state_dict, name)
-        fill_in(state_dict, name)
-        return state_dict

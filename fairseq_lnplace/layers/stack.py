@@ -114,24 +114,19 @@ class PlacedStack:
             return self.layer_norm(x, padding)  # type: ignore[no-any-return]
         return x + self.layer_norm(second, padding).to(x.dtype)  # type: ignore[no-any-return]
 
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """Accept checkpoints of stock fairseq."""
+        # without a version buffer fairseq takes one for old, and deletes the stack's final norm without a word
+        state_dict.setdefault(f"{name}.version", torch.Tensor([3]))
+        super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        made = state_dict.get(f"{name}.embed_positions._float_tensor")
+        if made is not None:
+            made.zero_()  # fairseq has just put it there as the memory was
+        return state_dict
+
 
 def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
     """Return the layer with activation checkpointing and FSDP as the configuration asks for."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)  # type: ignore[no-any-return]
-
-
-def keep_final_norm(state_dict: Dict[str, Tensor], name: str) -> None:
-    """Give a checkpoint without a version buffer the current one.
-
-    fairseq takes its absence for a sign of age and deletes the stack's final norm without a word.
-    """
-    state_dict.setdefault(f"{name}.version", torch.Tensor([3]))
-
-
-def fill_in(state_dict: Dict[str, Tensor], name: str) -> None:
-    """Set to 0 what fairseq has just put into a checkpoint as the memory was."""
-    made = state_dict.get(f"{name}.embed_positions._float_tensor")
-    if made is not None:
-        made.zero_()
