@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from fairseq_lnplace.bench.data import Sample, batches
 from fairseq_lnplace.bench.processes import Work, apart
@@ -22,7 +21,7 @@ from fairseq_lnplace.bench.timing import compared, in_turn
 from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.models.translation import MODEL
+from fairseq_lnplace.models._kinds import kind_of
 
 __all__ = ["bench_generate", "for_checkpoint", "searching"]
 
@@ -71,10 +70,10 @@ def for_checkpoint(setting: Setting, checkpoint: Path | None) -> Setting:
     if checkpoint is None:
         return setting
     model = options(load_checkpoint(checkpoint), "model")
+    kind = kind_of(model)
+    if kind.stock != "transformer":
+        raise must_be("--checkpoint", "of a translation model of this package", f"of {kind.stock}")
     arch = f"transformer_{model['placement']}" if model.get("placement") else str(model.get("arch"))
-    name = str(model.get("_name") or arch)
-    if ARCH_MODEL_NAME_REGISTRY.get(name, name) != MODEL:
-        raise must_be("--checkpoint", "of a translation model of this package", f"of {name}")
     return replace(setting, archs=(arch,), extra=(*setting.extra, *size_options(model)))
 
 

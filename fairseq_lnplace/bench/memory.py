@@ -26,7 +26,8 @@ def bench_memory(setting: Setting) -> list[dict[str, Any]]:
     """Return a row for each side, the baseline first: :func:`probe`'s figures and the peak over the baseline's."""
     with setting.sides() as sides:
         rows: list[dict[str, Any]] = [
-            {"side": side.name, **in_fresh_process(probe, side, setting)} for side in progress(sides, "measuring")
+            {"side": side.name, **in_fresh_process(setting.threads, probe, side, setting)}
+            for side in progress(sides, "measuring")
         ]
     return [{**row, "memory": row["peak_mib"] / rows[0]["peak_mib"]} for row in rows]
 
@@ -38,7 +39,9 @@ def bench_depth(setting: Setting, layers: Sequence[int]) -> list[dict[str, Any]]
         depth = ("--encoder-layers", str(number), "--decoder-layers", str(number))
         with replace(setting, extra=(*setting.extra, *depth)).sides() as sides:
             for side in progress(sides, f"{number} layers"):
-                rows.append({"side": side.name, "layers": number, **in_fresh_process(probe, side, setting)})
+                rows.append(
+                    {"side": side.name, "layers": number, **in_fresh_process(setting.threads, probe, side, setting)}
+                )
     return rows
 
 
@@ -48,7 +51,6 @@ def probe(side: Side, setting: Setting) -> dict[str, float]:
     ``peak_mib`` is what building and training add to a process that has imported everything: resident memory on the
     CPU, the allocator's on CUDA. ``peak_total_mib`` is the whole of it.
     """
-    torch.set_num_threads(setting.threads)
     clock = setting.clock
     before = peak_bytes(clock.device)
     trainer = side.trainer()

@@ -28,13 +28,15 @@ Work = Callable[[], object]
 _work: Work  # of this process
 
 
-def in_fresh_process(function: Callable[..., T], *args: Any) -> T:
-    """Return the function's result from a process that has done nothing before; both have to be such as can be sent.
+def in_fresh_process(threads: int, function: Callable[..., T], *args: Any) -> T:
+    """Return the function's result from a process that has done nothing before, with so many threads of torch.
+
+    Function and arguments have to be such as can be sent there.
 
     Raises:
         LnplaceError: the function raises it, or the system ends the process.
     """
-    with process() as pool:
+    with process(threads) as pool:
         return answer(pool, function, *args)
 
 
@@ -50,19 +52,21 @@ def apart(builds: Mapping[str, Callable[[], Work]], clock: Clock) -> Iterator[di
         LnplaceError: a build raises it, or the system ends a process.
     """
     with ExitStack() as stack:
-        pools = {name: stack.enter_context(process()) for name in builds}
+        pools = {name: stack.enter_context(process(clock.threads)) for name in builds}
         for name, build in builds.items():
-            answer(pools[name], begin, build, clock.threads)
+            answer(pools[name], begin, build)
         yield {name: partial(answer, pool, seconds, clock) for name, pool in pools.items()}
 
 
-def process() -> ProcessPoolExecutor:
+def process(threads: int) -> ProcessPoolExecutor:
     """Return a process that will start when it is asked for something."""
-    return ProcessPoolExecutor(1, get_context("spawn"), end_quietly)
+    return ProcessPoolExecutor(1, get_context("spawn"), set_up, (threads,))
 
 
-def end_quietly() -> None:
+def set_up(threads: int) -> None:
     """Let this process end with the one that started it, whatever becomes of that, and at Ctrl-C without a word."""
+    logging.disable(logging.INFO)
+    torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     parent = parent_process()
     assert parent is not None
@@ -86,7 +90,6 @@ def answer(pool: ProcessPoolExecutor, function: Callable[..., T], *args: Any) ->
 
 def told(function: Callable[..., T], *args: Any) -> T:
     """Return the function's result; any error but ours is told in words, as not every one can be sent."""
-    logging.disable(logging.INFO)
     try:
         return function(*args)
     except LnplaceError:
@@ -95,10 +98,9 @@ def told(function: Callable[..., T], *args: Any) -> T:
         raise RuntimeError("".join(traceback.format_exception(error))) from None
 
 
-def begin(build: Callable[[], Work], threads: int) -> None:
+def begin(build: Callable[[], Work]) -> None:
     """Build the work of this process."""
     global _work
-    torch.set_num_threads(threads)
     _work = build()
 
 

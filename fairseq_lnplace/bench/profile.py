@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fairseq_lnplace.bench.generate import for_checkpoint, searching
@@ -43,7 +42,9 @@ def bench_profile(setting: Setting) -> list[dict[str, Any]]:
     """Return :func:`profiled`'s rows of training."""
     with setting.sides() as sides:
         return [
-            row for side in sides for row in in_fresh_process(profiled, side.name, setting, training, side, setting)
+            row
+            for side in sides
+            for row in in_fresh_process(setting.threads, profiled, side.name, setting, training, side, setting)
         ]
 
 
@@ -52,7 +53,11 @@ def bench_profile_search(setting: Setting, beam: int, checkpoint: Path, double: 
     setting = for_checkpoint(setting, checkpoint)
     how = (setting, beam, checkpoint, True, double)
     with setting.sides() as sides:
-        return [row for side in sides for row in in_fresh_process(profiled, side.name, setting, searching, side, *how)]
+        return [
+            row
+            for side in sides
+            for row in in_fresh_process(setting.threads, profiled, side.name, setting, searching, side, *how)
+        ]
 
 
 def profiled(name: str, setting: Setting, build: Callable[..., Work], *args: Any) -> list[dict[str, Any]]:
@@ -62,7 +67,6 @@ def profiled(name: str, setting: Setting, build: Callable[..., Work], *args: Any
     name of the one that took most. Time is the wall's, and an operation's own, without what it calls; on the GPU where
     there is one. The profiler adds a little to it. What an optimizer's step calls is the optimizer's.
     """
-    torch.set_num_threads(setting.threads)
     cuda, work, rounds = setting.clock.device.type == "cuda", build(*args), []
     work()
     with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]) as measured:

@@ -279,7 +279,7 @@ def test_each_side_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(LnplaceError, match="The system ended the process"), apart({"a": partial(os._exit, 1)}, CPU):
         raise AssertionError("built nevertheless")
     with pytest.raises(RuntimeError, match="no such word"):
-        in_fresh_process({}.__getitem__, "no such word")
+        in_fresh_process(1, {}.__getitem__, "no such word")
     assert multiprocessing.active_children() == []
 
 
@@ -291,10 +291,10 @@ def misfit() -> Work:
 def test_measured_processes_end_with_the_first(tmp_path: Path) -> None:
     """However that ends."""
     script = f"""
-import os, time
+import os
 from functools import partial
 from pathlib import Path
-from test_bench import CPU, apart, in_turn, process_of
+from test_bench import CPU, apart, process_of
 
 if __name__ == "__main__":
     with apart({{"a": partial(process_of, Path({str(tmp_path)!r}), "a")}}, CPU) as works:
