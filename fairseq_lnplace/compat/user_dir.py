@@ -24,9 +24,10 @@ def tell_which_copy(module: ModuleType, execute: Callable[[ModuleType], None]) -
 
     @wraps(usual)
     def import_user_module(args: Any) -> None:
-        user_dir = os.path.abspath(getattr(args, "user_dir", None) or "")
-        if PACKAGE in sys.modules and os.path.basename(user_dir) == PACKAGE and os.path.isdir(user_dir):
-            check_copy(user_dir)
+        if PACKAGE in sys.modules and getattr(args, "user_dir", None):
+            user_dir = os.path.abspath(args.user_dir)
+            if os.path.basename(user_dir) == PACKAGE and os.path.isdir(user_dir):
+                check_copy(user_dir)
         usual(args)
 
     module.import_user_module = import_user_module  # type: ignore[attr-defined]

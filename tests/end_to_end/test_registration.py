@@ -103,6 +103,14 @@ def test_installed_and_as_a_checkout_at_once(tmp_path: Path) -> None:
     assert python("import fairseq_lnplace" + ASK.format(user_dir=str(link)), tmp_path) == ""
 
 
+def test_from_a_folder_of_the_packages_name(tmp_path: Path) -> None:
+    """As a clone has it, where fairseq asks without a user directory."""
+    clone = tmp_path / "fairseq_lnplace"
+    clone.mkdir()
+    for folder in (clone, tmp_path):
+        assert python("import fairseq_lnplace" + ASK.format(user_dir=None), folder) == ""
+
+
 def test_a_clash_is_told_in_one_sentence(tmp_path: Path) -> None:
     said = python(
         "from fairseq.models import register_model_architecture\n"
