@@ -14,7 +14,7 @@ from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file
-from fairseq_lnplace.models._method import IDENTITY, described
+from fairseq_lnplace.plugin.models.method import IDENTITY, described
 
 __all__ = ["average", "last_checkpoints"]
 

@@ -21,7 +21,7 @@ from fairseq_lnplace.bench.timing import compared, in_turn
 from fairseq_lnplace.checkpoints import options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.models._kinds import kind_of
+from fairseq_lnplace.plugin.models.kinds import kind_of
 
 __all__ = ["bench_generate", "for_checkpoint", "searching"]
 

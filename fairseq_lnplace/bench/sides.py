@@ -17,8 +17,8 @@ from torch import nn
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.models.translation import MODEL, resolve
-from fairseq_lnplace.training_args import training_args
+from fairseq_lnplace.plugin.models.translation import MODEL, resolve
+from fairseq_lnplace.plugin.training_args import training_args
 
 __all__ = ["STOCK", "Side", "share_weights", "sides_of", "size_options"]
 

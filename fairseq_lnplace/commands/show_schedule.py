@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fairseq.dataclass.utils import eval_str_list
 
-from fairseq_lnplace import lr_schedulers
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.files import new_file
-from fairseq_lnplace.lr_schedulers.curve import add_schedule_options, curve, schedule_names
+from fairseq_lnplace.plugin import lr_schedulers
+from fairseq_lnplace.plugin.lr_schedulers.curve import add_schedule_options, curve, schedule_names
 
 __all__ = ["main"]
 

@@ -8,7 +8,6 @@ The finder is started by `fairseq_lnplace.pth` (see `startup.py`) or, in a check
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -25,17 +24,26 @@ from fairseq_lnplace.compat.one_sentence import in_every_command
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.read_ahead import end_readers
 from fairseq_lnplace.compat.score import read_files
-from fairseq_lnplace.compat.trainer import watch_layers
 from fairseq_lnplace.compat.user_dir import tell_which_copy
 from fairseq_lnplace.compat.whole_words import find_pieces
 
-__all__ = ["FINDER", "REPAIRS", "activate", "is_doctor", "load_checkpoint"]
+__all__ = ["FINDER", "REPAIRS", "activate", "after_fairseq", "load_checkpoint"]
 
 Execute = Callable[[ModuleType], None]
 
+_waiting: list[Callable[[], None]] = []  # for fairseq
+
+
+def execute_fairseq(module: ModuleType, execute: Execute) -> None:
+    """Execute fairseq's own `__init__`, which imports all that registers, then call what waits for it."""
+    quieten(module, execute)
+    while _waiting:
+        _waiting.pop()()
+
+
 # Each repair executes the module, by the function that it is given, and mends what it finds broken.
 REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
-    "fairseq": quieten,
+    "fairseq": execute_fairseq,
     "fairseq.checkpoint_utils": load_safely,
     "fairseq.data.data_utils": add_names,
     "fairseq.data.iterators": end_readers,
@@ -46,7 +54,6 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.modules.dynamic_crf_layer": add_names,
     "fairseq.modules.transformer_layer": switch_off,
     "fairseq.tasks.masked_lm": find_pieces,
-    "fairseq.trainer": watch_layers,
     "fairseq.utils": tell_which_copy,
     "fairseq.ngram_repeat_block": look_at_the_words,
     "fairseq.options": without_tpu,
@@ -88,6 +95,10 @@ def activate() -> None:
         REPAIRS[name](sys.modules[name], lambda _: None)
 
 
-def is_doctor() -> bool:
-    """Say whether this process is `lnplace doctor`, which has to run where torch or fairseq does not import."""
-    return os.path.basename(sys.argv[0]) in ("lnplace", "-m", "__main__.py") and sys.argv[1:2] == ["doctor"]
+def after_fairseq(call: Callable[[], None]) -> None:
+    """Call a function as soon as fairseq is imported, which may be now."""
+    fairseq = sys.modules.get("fairseq")
+    if fairseq is None or getattr(fairseq.__spec__, "_initializing", False):
+        _waiting.append(call)
+    else:
+        call()

@@ -26,15 +26,13 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         LnplaceError: there is no such file, it is damaged, or it holds anything but a checkpoint's classes.
     """
-    from fairseq_lnplace.errors import LnplaceError
-
     try:
         with open(path, "rb") as file:
             state = load(file, map_location="cpu")
     except OSError as error:
-        raise LnplaceError(f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror}") from error
+        raise _error(f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror}") from error
     if not isinstance(state, dict) or "model" not in state:
-        raise LnplaceError(f"{os.fspath(path)} is not a checkpoint of fairseq: it holds no model")
+        raise _error(f"{os.fspath(path)} is not a checkpoint of fairseq: it holds no model")
     return state
 
 
@@ -56,8 +54,6 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
     """
     import torch
 
-    from fairseq_lnplace.errors import LnplaceError
-
     name = getattr(file, "name", "what another trainer sent")
     with torch.serialization.safe_globals(_classes()):
         try:
@@ -69,7 +65,7 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
                 reason = f"it holds {refused[1]}, which could run code and is in none of fairseq's own"
             else:
                 reason = "it is cut off, damaged or no checkpoint at all"
-            raise LnplaceError(f"{name} is refused: {reason}") from None
+            raise _error(f"{name} is refused: {reason}") from None
 
 
 def _classes() -> list[Any]:
@@ -103,6 +99,11 @@ def _classes() -> list[Any]:
 def _refuse_old(version: str) -> None:
     """Raise LnplaceError for a torch whose safe loading is not safe."""
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
-        from fairseq_lnplace.errors import must_be
+        raise _error(f"`torch` must be 2.6 or newer, since older ones do not load checkpoints safely, but is {version}")
 
-        raise must_be("torch", "2.6 or newer, since older ones do not load checkpoints safely", version)
+
+def _error(sentence: str) -> Exception:
+    """Return the package's exception; the package, which registers with fairseq, is imported for nothing less."""
+    from fairseq_lnplace.errors import LnplaceError
+
+    return LnplaceError(sentence)

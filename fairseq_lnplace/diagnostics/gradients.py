@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_lnplace.diagnostics.subjects import Subject, loss_of
 from fairseq_lnplace.diagnostics.tables import Row
-from fairseq_lnplace.models._method import LAYER
+from fairseq_lnplace.plugin.models.method import LAYER
 
 __all__ = ["gradient_rows", "matrices_of"]
 

@@ -12,7 +12,7 @@ from fairseq_lnplace.layers.initialisation import layers_of
 from fairseq_lnplace.layers.residual import Residual
 from fairseq_lnplace.layers.stack import PlacedStack, StackSpec
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
-from fairseq_lnplace.models._method import LAYER
+from fairseq_lnplace.plugin.models.method import LAYER
 
 __all__ = ["CRITERION", "Place", "connections", "parameters_by_place", "stacks"]
 

@@ -28,7 +28,7 @@ from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.diagnostics.text import Kind, Text
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.layers.profile import Profile
-from fairseq_lnplace.training_args import training_args
+from fairseq_lnplace.plugin.training_args import training_args
 
 __all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "loss_of", "settle", "state_of"]
 

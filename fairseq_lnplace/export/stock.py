@@ -16,10 +16,10 @@ from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.export.weights import StockWeights
 from fairseq_lnplace.files import new_file
-from fairseq_lnplace.models._kinds import Kind, kind_of
-from fairseq_lnplace.models._method import Method
-from fairseq_lnplace.models._options import our_fields
 from fairseq_lnplace.placements.stock import normalize_before, obstacle
+from fairseq_lnplace.plugin.models.kinds import Kind, kind_of
+from fairseq_lnplace.plugin.models.method import Method
+from fairseq_lnplace.plugin.models.options import our_fields
 
 __all__ = ["StockModel", "stock_model", "to_fairseq"]
 

@@ -11,9 +11,9 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.models._kinds import Kind
-from fairseq_lnplace.models._method import IDENTITY, Method
 from fairseq_lnplace.placements.spec import Position, Side, Slots
+from fairseq_lnplace.plugin.models.kinds import Kind
+from fairseq_lnplace.plugin.models.method import IDENTITY, Method
 
 __all__ = ["StockWeights"]
 

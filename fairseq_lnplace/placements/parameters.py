@@ -13,13 +13,13 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.layers.decoder import TransformerDecoder
-from fairseq_lnplace.layers.encoder import TransformerEncoder
 from fairseq_lnplace.layers.stack import StackSpec
-from fairseq_lnplace.models._method import IDENTITY, STOCK_PLACEMENTS
 from fairseq_lnplace.placements.at_depth import Depth
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Options, Placement, Side
+from fairseq_lnplace.plugin.decoder import TransformerDecoder
+from fairseq_lnplace.plugin.encoder import TransformerEncoder
+from fairseq_lnplace.plugin.models.method import IDENTITY, STOCK_PLACEMENTS
 
 __all__ = ["extra_parameters", "parameters"]
 

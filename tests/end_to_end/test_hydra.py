@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 import fairseq_lnplace
-from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES
+from fairseq_lnplace.plugin.models.architectures import TRANSFORMER_SIZES
 
 MODELS = {"translation": "transformer_lnplace", "lm": "transformer_lm_lnplace", "bert": "bert_lnplace"}
 KIND_OF = {model: kind for kind, model in MODELS.items()}

@@ -167,7 +167,7 @@ PREDICT = """
 import sys, warnings
 warnings.simplefilter("ignore")
 import torch, fairseq_lnplace
-from fairseq_lnplace.models.bert import BertLNPlaceModel
+from fairseq_lnplace.plugin.models.bert import BertLNPlaceModel
 hub = BertLNPlaceModel.from_pretrained("asking", "checkpoint_last.pt", "asks", bpe="sentencepiece",
                                        sentencepiece_model="spm.model")
 hub.eval()

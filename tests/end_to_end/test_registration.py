@@ -24,7 +24,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 assert "transformer_preln_final" in ARCH_MODEL_REGISTRY and "inverse_sqrt_nowarmup" in LR_SCHEDULER_REGISTRY
 import fairseq_lnplace
-assert ARCH_MODEL_REGISTRY["transformer_deepnorm"] is fairseq_lnplace.models.translation.TransformerLNPlaceModel
+assert ARCH_MODEL_REGISTRY["transformer_deepnorm"] is fairseq_lnplace.plugin.models.translation.TransformerLNPlaceModel
 utils.import_user_module(Namespace(user_dir={user_dir!r}))
 """
 
@@ -50,7 +50,7 @@ def test_as_a_relative_user_dir(tmp_path: Path) -> None:
     assert python(ASK.format(user_dir=relative), tmp_path) == ""
 
 
-@pytest.mark.parametrize("first", ["import fairseq_lnplace", "from fairseq_lnplace.models import translation"])
+@pytest.mark.parametrize("first", ["import fairseq_lnplace", "from fairseq_lnplace.plugin.models import translation"])
 def test_as_a_package_first(first: str, tmp_path: Path) -> None:
     assert python(first + ASK.format(user_dir=str(PACKAGE)), tmp_path) == ""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_lnplace import placements
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.compat import load_checkpoint
-from fairseq_lnplace.models._method import MethodModel
+from fairseq_lnplace.plugin.models.method import MethodModel
 
 POST = ("postln", "admin", "admin_analytic", "deepnorm", "branchnorm", "dsinit")
 PRE = ("preln_final", "layerscale", "lnscaling")

@@ -17,9 +17,10 @@ from helpers import batch, stock_model, tiny_model, tiny_task, varied
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_lnplace import placements, search
+from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.layers import linear
+from fairseq_lnplace.plugin import search
 
 LENGTHS = {"max_len_a": 1.2, "max_len_b": 4}
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from fairseq_lnplace.bench.setting import Setting
 from fairseq_lnplace.bench.timing import Clock, in_turn
 from fairseq_lnplace.bench.train import rows, training
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.search import WORTH_BLOCKS, BeamSearchGenerator, best_continuations
+from fairseq_lnplace.plugin.search import WORTH_BLOCKS, BeamSearchGenerator, best_continuations
 
 CPU = torch.device("cpu")
 OTHER = register(Path(os.environ["OTHER_DEVICE"]))

@@ -17,7 +17,7 @@ from torch import nn
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.models._architectures import register_architecture
+from fairseq_lnplace.plugin.models.architectures import register_architecture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "architectures.txt"
 OURS = ("transformer_lnplace", "transformer_lm_lnplace", "bert_lnplace")

@@ -35,7 +35,7 @@ from fairseq_lnplace.cli import main
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.layers import linear
 from fairseq_lnplace.layers.dropout import Dropout
-from fairseq_lnplace.models.translation import resolve
+from fairseq_lnplace.plugin.models.translation import resolve
 
 PRELN, POSTLN = "transformer_preln_final_tiny", "transformer_postln_tiny"
 NARROW = (

@@ -19,10 +19,10 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_lnplace.criterions import label_smoothed_cross_entropy_fused, projected_loss
-from fairseq_lnplace.criterions import smoothed_loss as module
-from fairseq_lnplace.criterions.label_smoothed_cross_entropy_fused import LabelSmoothedCrossEntropyFused
-from fairseq_lnplace.criterions.smoothed_loss import smoothed_loss
+from fairseq_lnplace.plugin.criterions import label_smoothed_cross_entropy_fused, projected_loss
+from fairseq_lnplace.plugin.criterions import smoothed_loss as module
+from fairseq_lnplace.plugin.criterions.label_smoothed_cross_entropy_fused import LabelSmoothedCrossEntropyFused
+from fairseq_lnplace.plugin.criterions.smoothed_loss import smoothed_loss
 
 VOCABULARY = Dictionary()
 for index in range(40):

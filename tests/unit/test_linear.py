@@ -10,9 +10,9 @@ from helpers import batch, tiny_model, tiny_task
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from fairseq_lnplace.criterions.label_smoothed_cross_entropy_fused import LabelSmoothedCrossEntropyFused
 from fairseq_lnplace.layers import linear
 from fairseq_lnplace.layers.linear import Linear, onednn_is_faster, product
+from fairseq_lnplace.plugin.criterions.label_smoothed_cross_entropy_fused import LabelSmoothedCrossEntropyFused
 
 TAKEN: list[tuple[int, int, int]] = []  # M, N and K of each product
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.lr_schedulers.epoch_drop import EpochDrop, EpochDropConfig
-from fairseq_lnplace.lr_schedulers.inverse_sqrt_nowarmup import InverseSqrtNoWarmup, InverseSqrtNoWarmupConfig
+from fairseq_lnplace.plugin.lr_schedulers.epoch_drop import EpochDrop, EpochDropConfig
+from fairseq_lnplace.plugin.lr_schedulers.inverse_sqrt_nowarmup import InverseSqrtNoWarmup, InverseSqrtNoWarmupConfig
 
 LR = 7e-4
 

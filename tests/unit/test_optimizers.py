@@ -17,7 +17,7 @@ from fairseq.optim import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-import fairseq_lnplace.optimizers  # noqa: F401 (registers them)
+import fairseq_lnplace.plugin.optimizers  # noqa: F401 (registers them)
 
 SHAPES = [(5, 3), (7,), (2, 2, 2)]
 OPTIONS = {"lr": [2e-3], "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8, "weight_decay": 0.1}

@@ -20,10 +20,10 @@ from torch.nn.functional import layer_norm
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES
 from fairseq_lnplace.placements.methods import METHODS
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
 from fairseq_lnplace.placements.spec import Gains, Layer, Placement, Position, Scale, Slots
+from fairseq_lnplace.plugin.models.architectures import TRANSFORMER_SIZES
 
 NAMES = """postln preln preln_final admin admin_analytic deepnorm realformer resi_dual b2t sandwich subln normformer
 rezero tfixup periln mixln lnscaling hybridnorm branchnorm dsinit layerscale dlcl gpas keel respostnorm"""

@@ -3,7 +3,7 @@
 fairseq's interface outside of the stack is T x B x C; inside, tensors are B x T x C.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -31,14 +31,14 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
     def forward_scriptable(
         self,
         src_tokens: Tensor,
-        src_lengths: Optional[Tensor] = None,
+        src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
-        token_embeddings: Optional[Tensor] = None,
-    ) -> Dict[str, List[Tensor]]:
+        token_embeddings: Tensor | None = None,
+    ) -> dict[str, list[Tensor]]:
         """Encode; arguments and result as of fairseq's ``TransformerEncoderBase.forward``."""
         encoder_padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        padding: Optional[Tensor] = None
+        padding: Tensor | None = None
         if bool(encoder_padding_mask.any()):
             padding = encoder_padding_mask
             x = x.masked_fill(encoder_padding_mask.unsqueeze(-1), 0.0)
@@ -46,7 +46,7 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
         x, states = self.run_layers(x, padding, return_all_hiddens)
 
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
-        empty: List[Tensor] = []
+        empty: list[Tensor] = []
         return {
             "encoder_out": [x.transpose(0, 1)],  # T x B x C
             "encoder_padding_mask": [encoder_padding_mask],  # B x T
@@ -57,14 +57,14 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
             "src_lengths": [lengths],
         }
 
-    def run_layers(self, x: Tensor, padding: Optional[Tensor], return_states: bool) -> Tuple[Tensor, List[Tensor]]:
+    def run_layers(self, x: Tensor, padding: Tensor | None, return_states: bool) -> tuple[Tensor, list[Tensor]]:
         """Return the stack's output B x T x C, and each layer's input and output, T x B x C, if asked for."""
         x, second = self.begin(x, padding)
-        states: List[Tensor] = [x.transpose(0, 1)] if return_states else []
-        outputs: List[Tensor] = []
+        states: list[Tensor] = [x.transpose(0, 1)] if return_states else []
+        outputs: list[Tensor] = []
         x = self.remember(outputs, x, padding)
         mask = real_keys(padding)
-        scores: Optional[Tensor] = None
+        scores: Tensor | None = None
         for index, layer in enumerate(self.layers):
             x, second, scores = layer(x, padding, mask, second, scores, index)
             x = self.remember(outputs, x, padding)
@@ -73,7 +73,7 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
         return self.end(x, second, padding), states
 
     @torch.jit.export
-    def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: Tensor) -> Dict[str, List[Tensor]]:
+    def reorder_encoder_out(self, encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dict[str, list[Tensor]]:
         """Reorder the batch, as fairseq's search asks for it.
 
         When the search makes ``beams`` hypotheses of each sentence, the sentences stay as they are, one row each, and
@@ -95,7 +95,7 @@ class TransformerEncoder(PlacedStack, TransformerEncoderBase):  # type: ignore[m
             beams = 1
         if is_identity(kept, sentences):
             return encoder_out
-        empty: List[Tensor] = []
+        empty: list[Tensor] = []
         return {
             "encoder_out": [x.index_select(1, kept) for x in encoder_out["encoder_out"]],
             "encoder_padding_mask": [x.index_select(0, kept) for x in encoder_out["encoder_padding_mask"]],

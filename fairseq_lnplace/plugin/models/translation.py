@@ -8,11 +8,11 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import nn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.layers.decoder import TransformerDecoder
-from fairseq_lnplace.layers.encoder import TransformerEncoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.models._architectures import TRANSFORMER_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import (
+from fairseq_lnplace.plugin.decoder import TransformerDecoder
+from fairseq_lnplace.plugin.encoder import TransformerEncoder
+from fairseq_lnplace.plugin.models.architectures import TRANSFORMER_SIZES, fill_in, register_architectures
+from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
     check_adaptive_softmax,
@@ -23,8 +23,8 @@ from fairseq_lnplace.models._config import (
     open_fields,
     write_back,
 )
-from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import TransformerLNPlaceConfig, flat_defaults
+from fairseq_lnplace.plugin.models.method import Method, MethodModel
+from fairseq_lnplace.plugin.models.options import TransformerLNPlaceConfig, flat_defaults
 
 MODEL = "transformer_lnplace"
 DECODER_FOLLOWS_ENCODER = ("embed_dim", "ffn_embed_dim")

@@ -3,7 +3,7 @@
 fairseq's interface outside of the stack is T x B x C; inside, tensors are B x T x C.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -35,7 +35,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         embed_tokens: nn.Module,
         spec: StackSpec,
         no_encoder_attn: bool = False,
-        output_projection: Optional[nn.Module] = None,
+        output_projection: nn.Module | None = None,
     ) -> None:
         self.spec = spec
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
@@ -58,9 +58,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         if projection is not None and is_plain(projection):
             self.output_projection = Linear.of(projection)
 
-    def embed(self, tokens: Tensor, incremental: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> Tensor:
+    def embed(self, tokens: Tensor, incremental: dict[str, dict[str, Tensor | None]] | None) -> Tensor:
         """Return the embedded target tokens, B x T x C; of the newest position alone in incremental decoding."""
-        positions: Optional[Tensor] = None
+        positions: Tensor | None = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental)
         if incremental is not None:
@@ -81,12 +81,12 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
     def extract_features_scriptable(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: Optional[Dict[str, List[Tensor]]],
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        encoder_out: dict[str, list[Tensor]] | None,
+        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
         full_context_alignment: bool = False,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
-    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Decode; arguments and result as of fairseq's ``TransformerDecoderBase.extract_features``.
 
         In training padding is left out of the layers: there the features are 0, and "inner_states" are given where
@@ -97,8 +97,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             alignment_layer = self.num_layers - 1
         else:
             need_attn = True
-        memory: Optional[Tensor] = None
-        memory_padding: Optional[Tensor] = None
+        memory: Tensor | None = None
+        memory_padding: Tensor | None = None
         if encoder_out is not None:
             if len(encoder_out["encoder_out"]) > 0:
                 memory = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -108,7 +108,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                     memory_padding = mask
 
         beams, past = 1, 0
-        packing: Optional[Packing] = None
+        packing: Packing | None = None
         if incremental_state is None:
             causal = not full_context_alignment
             padding = prev_output_tokens.eq(self.padding_idx)
@@ -127,14 +127,14 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         x = self.embed(prev_output_tokens, incremental_state)
         x = packed(x, packing)
         x, second = self.begin(x, None)
-        attn: Optional[Tensor] = None
+        attn: Tensor | None = None
         return_states = not self.training or self.need_states_in_training
-        inner_states: List[Optional[Tensor]] = []
+        inner_states: list[Tensor | None] = []
         if return_states:
             inner_states.append(unpacked(x, packing).transpose(0, 1))
-        outputs: List[Tensor] = []
-        self_scores: Optional[Tensor] = None
-        cross_scores: Optional[Tensor] = None
+        outputs: list[Tensor] = []
+        self_scores: Tensor | None = None
+        cross_scores: Tensor | None = None
         x = self.remember(outputs, x, None)
         for index, layer in enumerate(self.layers):
             x, weights, second, self_scores, cross_scores = layer(
@@ -173,11 +173,11 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         padding: Tensor,
         any_padding: bool,
         causal: bool,
-        memory: Optional[Tensor],
-        memory_padding: Optional[Tensor],
-    ) -> Optional[Tensor]:
+        memory: Tensor | None,
+        memory_padding: Tensor | None,
+    ) -> Tensor | None:
         """Return self-attention's mask over whole sequences (``padding`` is B x T), beside what ``causal`` says."""
-        hidden: Optional[Tensor] = None
+        hidden: Tensor | None = None
         # The causal mask hides padding from all real positions where it only stands at the end.
         if any_padding and (not causal or bool((padding[:, :-1] & ~padding[:, 1:]).any())):
             hidden = padding
@@ -185,8 +185,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
 
     def step_mask(
-        self, visible: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]
-    ) -> Tuple[Optional[Tensor], int]:
+        self, visible: Tensor, memory: Tensor | None, memory_padding: Tensor | None
+    ) -> tuple[Tensor | None, int]:
         """Return self-attention's mask over the keys so far, and the number of keys that the cache holds."""
         beams = visible.size(1)
         past = visible.size(2) - beams
@@ -197,7 +197,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return torch.cat([columns, visible.unsqueeze(1)], 3), past
 
     def next_visible(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
+        self, incremental_state: dict[str, dict[str, Tensor | None]], rows: int, memory: Tensor | None
     ) -> Tensor:
         """Return, and keep, which of its sentence's keys each hypothesis sees, the newest included: B x beams x S.
 
@@ -216,14 +216,14 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         self.keep_visible(incremental_state, visible)
         return visible
 
-    def keep_visible(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> None:
+    def keep_visible(self, incremental_state: dict[str, dict[str, Tensor | None]], visible: Tensor) -> None:
         """Put which keys each hypothesis sees into the cache."""
-        update: Dict[str, Optional[Tensor]] = {"visible": visible}
+        update: dict[str, Tensor | None] = {"visible": visible}
         self.set_incremental_state(incremental_state, "beams", update)
 
     @torch.jit.export
     def reorder_incremental_state_scripting(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
+        self, incremental_state: dict[str, dict[str, Tensor | None]], new_order: Tensor
     ) -> None:
         """Follow the search: let each row continue the hypothesis at ``new_order``.
 
@@ -259,7 +259,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                 visible = visible.gather(2, keys.unsqueeze(1).expand(-1, beams, -1))
         self.keep_visible(incremental_state, visible)
 
-    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> Tensor:
+    def ungroup(self, incremental_state: dict[str, dict[str, Tensor | None]], visible: Tensor) -> Tensor:
         """Give every hypothesis a cache of its own, and return that it sees all of it: (B * beams) x 1 x T."""
         keys = visible.nonzero()[:, 2].view(visible.size(0), visible.size(1), -1)  # each sees as many as the others
         for layer in self.layers:
@@ -270,7 +270,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         """Return attention weights in evaluation only if ``need_attn``."""
         self.need_attn = need_attn
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
         super().upgrade_state_dict_named(state_dict, name)
         if self.adaptive_softmax is not None:  # fairseq adds the shared output projection, which there is not

@@ -15,7 +15,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam
 from torch.optim.adamw import adamw
 
-from fairseq_lnplace.optimizers.options import AdamOptions
+from fairseq_lnplace.plugin.optimizers.options import AdamOptions
 
 _HALF = (torch.float16, torch.bfloat16)
 

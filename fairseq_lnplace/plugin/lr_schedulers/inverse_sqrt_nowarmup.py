@@ -23,7 +23,7 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.lr_schedulers.options import single_lr, whole_number
+from fairseq_lnplace.plugin.lr_schedulers.options import single_lr, whole_number
 
 DEFAULT_HOLD = 4000  # updates, as the warm-up of "Attention is all you need"
 DEFAULT_TIMESCALE = 4000

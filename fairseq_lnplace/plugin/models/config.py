@@ -13,9 +13,9 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.models._architectures import fill_in
-from fairseq_lnplace.models._method import Method, trained_layers_text
 from fairseq_lnplace.placements.spec import Side
+from fairseq_lnplace.plugin.models.architectures import fill_in
+from fairseq_lnplace.plugin.models.method import Method, trained_layers_text
 
 PROBABILITIES = (
     "dropout",

@@ -10,10 +10,10 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
-from fairseq_lnplace.layers.encoder import TransformerEncoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.models._architectures import BERT_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import (
+from fairseq_lnplace.plugin.encoder import TransformerEncoder
+from fairseq_lnplace.plugin.models.architectures import BERT_SIZES, fill_in, register_architectures
+from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
     check_common,
@@ -22,8 +22,8 @@ from fairseq_lnplace.models._config import (
     open_fields,
     write_back,
 )
-from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import BertLNPlaceConfig, flat_defaults
+from fairseq_lnplace.plugin.models.method import Method, MethodModel
+from fairseq_lnplace.plugin.models.options import BertLNPlaceConfig, flat_defaults
 
 MODEL = "bert_lnplace"
 

@@ -6,26 +6,28 @@ on today's torch, for its hooks on the backward know no module that returns a di
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import wraps
-from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
+
+from fairseq import trainer
+
+from fairseq_lnplace.plugin.models.method import MethodModel
 
 __all__ = ["watch_layers"]
 
 
-def watch_layers(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Execute `fairseq.trainer`; let it heed `--log-layer-stats`, and search our models for NaN in our own way."""
-    execute(module)
-    init, usual_detector = module.Trainer.__init__, module.NanDetector
+def watch_layers() -> None:
+    """Let `fairseq.trainer` heed `--log-layer-stats`, and search our models for NaN in our own way; once."""
+    init, usual_detector = trainer.Trainer.__init__, trainer.NanDetector
+    if hasattr(init, "__wrapped__"):
+        return
     trainers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by the id of the model that each trains
 
     @wraps(init)
     def init_and_watch(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        if is_ours(self.get_model()):
+        if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
         if every := getattr(self.cfg.model, "log_layer_stats", None):
             from fairseq_lnplace.diagnostics.layer_stats import install
@@ -33,18 +35,12 @@ def watch_layers(module: ModuleType, execute: Callable[[ModuleType], None]) -> N
             install(self, every)
 
     def detector(model: Any) -> Any:
-        trainer = trainers.get(id(model))
-        if trainer is None:
+        training = trainers.get(id(model))
+        if training is None:
             return usual_detector(model, backward=False)
         from fairseq_lnplace.diagnostics.first_not_finite import FirstNotFinite
 
-        return FirstNotFinite(trainer)
+        return FirstNotFinite(training)
 
-    module.Trainer.__init__ = init_and_watch
-    vars(module)["NanDetector"] = detector
-
-
-def is_ours(model: Any) -> bool:
-    """Say whether a model is of this package, which is not imported for the question."""
-    methods = sys.modules.get("fairseq_lnplace.models._method")
-    return methods is not None and isinstance(model, methods.MethodModel)
+    trainer.Trainer.__init__ = init_and_watch
+    trainer.NanDetector = detector

@@ -22,9 +22,9 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_lnplace.criterions.projected_loss import projected_loss
-from fairseq_lnplace.criterions.smoothed_loss import smoothed_loss
 from fairseq_lnplace.layers.linear import is_plain
+from fairseq_lnplace.plugin.criterions.projected_loss import projected_loss
+from fairseq_lnplace.plugin.criterions.smoothed_loss import smoothed_loss
 
 __all__ = ["LabelSmoothedCrossEntropyFused"]
 

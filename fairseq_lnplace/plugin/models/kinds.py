@@ -9,10 +9,10 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.models.bert import MODEL as BERT
-from fairseq_lnplace.models.decoder_lm import MODEL as LM
-from fairseq_lnplace.models.translation import MODEL as TRANSLATION
 from fairseq_lnplace.placements.spec import Side
+from fairseq_lnplace.plugin.models.bert import MODEL as BERT
+from fairseq_lnplace.plugin.models.decoder_lm import MODEL as LM
+from fairseq_lnplace.plugin.models.translation import MODEL as TRANSLATION
 
 __all__ = ["Kind", "kind_of"]
 

@@ -25,8 +25,8 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.layers.decoder import TransformerDecoder
-from fairseq_lnplace.models._method import MethodModel
+from fairseq_lnplace.plugin.decoder import TransformerDecoder
+from fairseq_lnplace.plugin.models.method import MethodModel
 
 __all__ = ["BeamSearchGenerator", "best_continuations", "install"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_lnplace.criterions.smoothed_loss import share_and_bonus
 from fairseq_lnplace.layers.linear import product, weight_gradient
+from fairseq_lnplace.plugin.criterions.smoothed_loss import share_and_bonus
 
 __all__ = ["projected_loss"]
 

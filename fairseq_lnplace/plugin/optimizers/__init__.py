@@ -1,5 +1,5 @@
 """Optimizers beside fairseq's; importing this package registers them."""
 
-from fairseq_lnplace.optimizers import adam_fused, radam
+from fairseq_lnplace.plugin.optimizers import adam_fused, radam
 
 __all__ = ["adam_fused", "radam"]

@@ -11,7 +11,7 @@ import torch
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import FairseqAdam
 
-from fairseq_lnplace.optimizers.options import AdamOptions
+from fairseq_lnplace.plugin.optimizers.options import AdamOptions
 
 
 @register_optimizer("radam", dataclass=AdamOptions)

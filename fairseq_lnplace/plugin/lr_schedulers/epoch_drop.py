@@ -16,7 +16,7 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.lr_schedulers.options import single_lr, whole_number
+from fairseq_lnplace.plugin.lr_schedulers.options import single_lr, whole_number
 
 
 def dropped(epoch: int, lr: float, factor: float, drop_epochs: Iterable[int]) -> float:

@@ -10,10 +10,10 @@ from fairseq.modules import AdaptiveInput
 from torch import nn
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.layers.decoder import TransformerDecoder
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
-from fairseq_lnplace.models._architectures import LM_SIZES, fill_in, register_architectures
-from fairseq_lnplace.models._config import (
+from fairseq_lnplace.plugin.decoder import TransformerDecoder
+from fairseq_lnplace.plugin.models.architectures import LM_SIZES, fill_in, register_architectures
+from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
     check_adaptive_softmax,
@@ -23,8 +23,8 @@ from fairseq_lnplace.models._config import (
     open_fields,
     write_back,
 )
-from fairseq_lnplace.models._method import Method, MethodModel
-from fairseq_lnplace.models._options import TransformerLMLNPlaceConfig, flat_defaults
+from fairseq_lnplace.plugin.models.method import Method, MethodModel
+from fairseq_lnplace.plugin.models.options import TransformerLMLNPlaceConfig, flat_defaults
 
 MODEL = "transformer_lm_lnplace"
 

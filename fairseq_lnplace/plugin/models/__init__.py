@@ -1,0 +1,1 @@
+"""The three kinds of models, their options and named sizes."""
