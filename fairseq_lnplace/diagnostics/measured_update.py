@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fairseq_lnplace.diagnostics.places import Place, connections, parameters_by_place, stacks
 from fairseq_lnplace.diagnostics.probes import tapped
-from fairseq_lnplace.layers.compiling import eager
 from fairseq_lnplace.layers.initialisation import layers_of
+from fairseq_lnplace.plugin.compiling import eager
 
 __all__ = ["MeasuredUpdate"]
 

@@ -4,24 +4,36 @@ from typing import Any, Tuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import FairseqDropout
-from torch import Tensor
+from torch import Tensor, nn
 
 
-class Dropout(FairseqDropout):  # type: ignore[misc]
-    """fairseq's dropout; on the CPU its masks cost a quarter and its saved tensors a quarter of the memory.
+class Dropout(nn.Module):
+    """Dropout whose masks cost a quarter, and whose saved tensors a quarter of the memory, on the CPU.
 
     torch draws one 32-bit number an element there; 16 bits are enough. The probability is rounded to a multiple of
     2^-16 and the scale is that of the rounded one, so that the expectation is exact.
+
+    Args:
+        p: the probability that an element is dropped.
+        module_name: the class of module that it belongs to, by which fairseq's --retain-dropout-modules asks for it.
     """
 
-    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """Return ``x`` with its elements dropped, in training or where fairseq's --retain-dropout says so."""
-        if self.p == 0.0 or not (self.training or self.apply_during_inference):
+    def __init__(self, p: float, module_name: str = "") -> None:
+        super().__init__()
+        self.p, self.module_name = p, module_name
+        self.apply_during_inference = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` with its elements dropped, in training or where ``apply_during_inference`` says so."""
+        if self.probability() == 0.0:
             return x
         if torch.jit.is_scripting() or x.device.type != "cpu":
-            return F.dropout(x, self.p, True, inplace)
+            return F.dropout(x, self.p, True)
         return self.drop(x)
+
+    def probability(self) -> float:
+        """Return the probability that is in force now."""
+        return self.p if self.training or self.apply_during_inference else 0.0
 
     @torch.jit.unused
     def drop(self, x: Tensor) -> Tensor:
@@ -32,6 +44,10 @@ class Dropout(FairseqDropout):  # type: ignore[misc]
             kept: Tensor = x * keep_mask(x, dropped) * scale
             return kept
         return _Dropout.apply(x, dropped, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+    def extra_repr(self) -> str:
+        """The probability, for printing the model."""
+        return f"p={self.p}"
 
 
 class _Dropout(torch.autograd.Function):

@@ -9,8 +9,8 @@ from torch import nn
 
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.attention import Attention
-from fairseq_lnplace.layers.stack import StackSpec
-from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer, TransformerLayer
+from fairseq_lnplace.layers.spec import StackSpec
+from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 from fairseq_lnplace.placements.spec import Constant, Gains
 
 INITS = ("xavier", "xavier_normal", "fairseq")
@@ -53,7 +53,7 @@ def matrices(layer: TransformerLayer) -> Iterator[tuple[nn.Linear, Constant]]:
     """Yield each matrix of a layer with the method's gain."""
     gains = layer.spec.placement.gains
     yield from attention_matrices(layer.self_attn, gains)
-    if isinstance(layer, TransformerDecoderLayer) and layer.encoder_attn is not None:
+    if layer.encoder_attn is not None:
         yield from attention_matrices(layer.encoder_attn, gains if gains.cross_attention else Gains())
     yield layer.fc1, gains.fc1
     yield layer.fc2, gains.fc2

@@ -1,12 +1,9 @@
 """Linear maps that are trained under the noise of a later product quantisation."""
 
 import torch
-from fairseq.modules.quantization.scalar.utils import MAPPING
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.linear import Linear, product
-
-MAPPING[Linear] = MAPPING[nn.Linear]  # what fairseq's --quant-noise-scalar puts in its place; it knows no subclass
 
 
 class NoisyLinear(nn.Linear):

@@ -1,34 +1,31 @@
 """The residual connection: the one interpreter of the placement equation."""
 
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING, Optional
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm, widened
-from fairseq_lnplace.layers.profile import Profile
-from fairseq_lnplace.placements.spec import Options, Position, Slots
+from fairseq_lnplace.layers.spec import LayerSpec
+from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.placements.spec import Slots
 
 
 class Residual(Norm):
     """What stands around one sub-layer f; the equation is in :mod:`fairseq_lnplace.placements.spec`.
 
-    A layer calls ``h = f(residual.enter(x))`` and then ``x, second = residual.leave(x, h, ...)``.
+    A layer calls ``h = f(residual.enter(streams.x))`` and then ``streams = residual.leave(streams, h, ...)``.
 
     Its own ``weight`` and ``bias`` are the norm that stock fairseq has at this place: in_norm where the method has
     one, else add_norm. So the parameter names of Post-LN and Pre-LN are stock's; a method's further norms and scales
     have names of their own below it.
 
     Args:
+        spec: the method at the layer's place, for the depth constants and the kind of the norms.
         dim: the number of features C.
         slots: the method's slots for this sub-layer.
-        position: the layer's place in the model, for the depth constants.
-        options: the method's options.
-        norm_type: the kind of all norms.
-        second_scale: the factor of the branch in the second stream, where the method has one.
         dropout: the dropout module for the branch.
-        profile: the stack's measurement of skip scales, where the method measures them.
     """
 
     if TYPE_CHECKING:  # TorchScript would read these at run time
@@ -37,17 +34,8 @@ class Residual(Norm):
         profiled_skip: Optional[Tensor]
         progress: Optional[Tensor]
 
-    def __init__(
-        self,
-        dim: int,
-        slots: Slots,
-        position: Position,
-        options: Options,
-        norm_type: str,
-        second_scale: float,
-        dropout: Dropout,
-        profile: Optional[Profile],
-    ) -> None:
+    def __init__(self, spec: LayerSpec, dim: int, slots: Slots, dropout: Dropout) -> None:
+        norm_type, position, options = spec.norm_type, spec.position, spec.options
         super().__init__(norm_type if slots.in_norm or slots.add_norm else "none", dim)
         self.in_norm = slots.in_norm
         self.add_norm = slots.add_norm and not slots.in_norm
@@ -60,13 +48,14 @@ class Residual(Norm):
         self.in_scale = slots.in_scale(position, options)
         self.skip_start = slots.skip_scale.start(position, options)
         self.branch_start = slots.branch_scale.start(position, options)
-        self.second_scale = second_scale
+        second = spec.placement.second_stream
+        self.second_scale = 1.0 if second is None else second(position, options)
         self.dropout_module = dropout
         self.skip_scale = difference(dim) if slots.skip_scale.learned == "vector" else None
         self.branch_scale = difference(dim) if slots.branch_scale.learned == "vector" else None
         self.register_buffer("profiled_skip", torch.ones(1) if slots.skip_scale.profiled else None)
         self.register_buffer("progress", torch.full((1,), 1 / self.scheduled) if self.scheduled else None)
-        self._profile = (profile,)  # in a tuple: the stack owns the module
+        self._profile = (spec.profile,)  # in a tuple: the stack owns the module
 
     def enter(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         """Return the branch's input, B x T x C."""
@@ -76,28 +65,27 @@ class Residual(Norm):
 
     def leave(
         self,
-        x: Tensor,
+        streams: Streams,
         branch: Tensor,
         padding: Optional[Tensor],
         layer_input: Tensor,
-        layer_scale: Optional[Tensor],
-        second: Optional[Tensor],
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return the stream after the sub-layer, and the second stream, each B x T x C.
+        scale: Optional[Tensor],
+    ) -> Streams:
+        """Return the streams after the sub-layer.
 
         Args:
-            x: the stream before the sub-layer, B x T x C.
+            streams: those before it.
             branch: the sub-layer's output, B x T x C.
             padding: B x T, True at padding.
             layer_input: the stream at the start of the layer, B x T x C.
-            layer_scale: the number that the sub-layers of the layer share, shape (1,).
-            second: the second stream, B x T x C.
+            scale: the number that the sub-layers of the layer share, shape (1,).
         """
+        x, second = streams.x, streams.second
         if self.out_norm is not None:
             branch = self.out_norm(branch, padding)
         branch = self.dropout_module(branch)
-        if self.layer_scaled and layer_scale is not None:
-            branch = branch * (self.branch_start + layer_scale)
+        if self.layer_scaled and scale is not None:
+            branch = branch * (self.branch_start + scale)
         elif self.branch_scale is not None:
             # under autocast the branch is in half precision, in which 1e-6 of it would be lost, and the stream is not
             branch = (branch * (self.branch_start + widened(self.branch_scale))).to(x.dtype)
@@ -112,23 +100,23 @@ class Residual(Norm):
         x = self.skip(x) + branch
         if self.layer_skip:
             x = x + layer_input
-        if self.gate and layer_scale is not None:
-            x = x - nn.functional.silu(layer_scale) * x.detach()
+        if self.gate and scale is not None:
+            x = x - nn.functional.silu(scale) * x.detach()
         if self.add_norm:
             x = self.normalize(x, padding)
         elif self.second_add_norm is not None:
             x = self.second_add_norm(x, padding)
-        return x, second
+        return Streams(x, second, streams.self_scores, streams.cross_scores, streams.weights, streams.below)
 
     def skip(self, x: Tensor) -> Tensor:
         """Return skip_scale * x, B x T x C."""
-        scale = self.skip_scale
-        if scale is None:
+        learned = self.skip_scale
+        if learned is None:
             return x if self.skip_start == 1.0 else x * self.skip_start
         start = self.profiled_skip
         if start is not None:
-            return x * (start + scale).to(x.dtype)
-        return x * (self.skip_start + scale).to(x.dtype)
+            return x * (start + learned).to(x.dtype)
+        return x * (self.skip_start + learned).to(x.dtype)
 
     @torch.jit.unused
     def measure(self, x: Tensor, branch: Tensor, padding: Optional[Tensor]) -> None:

@@ -13,7 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.layers.stack import StackSpec
+from fairseq_lnplace.layers.spec import StackSpec
 from fairseq_lnplace.placements.at_depth import Depth
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Options, Placement, Side

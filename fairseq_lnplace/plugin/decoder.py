@@ -3,7 +3,7 @@
 fairseq's interface outside of the stack is T x B x C; inside, tensors are B x T x C.
 """
 
-from typing import Any
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -19,13 +19,15 @@ from fairseq_lnplace.layers.beams import (
     real_keys,
     sentences_of,
 )
+from fairseq_lnplace.layers.cache import select, ungroup
 from fairseq_lnplace.layers.linear import Linear, is_plain
 from fairseq_lnplace.layers.packing import Packing, packed, packing_of, unpacked
-from fairseq_lnplace.layers.stack import PlacedStack, StackSpec, wrapped
-from fairseq_lnplace.layers.transformer_layer import TransformerDecoderLayer
+from fairseq_lnplace.layers.spec import StackSpec
+from fairseq_lnplace.layers.streams import Batch
+from fairseq_lnplace.plugin.stack import FairseqStack
 
 
-class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[misc]
+class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[misc]
     """fairseq's decoder with the layers of a placement; see :class:`StackSpec`."""
 
     def __init__(
@@ -35,9 +37,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         embed_tokens: nn.Module,
         spec: StackSpec,
         no_encoder_attn: bool = False,
-        output_projection: nn.Module | None = None,
+        output_projection: Optional[nn.Module] = None,
     ) -> None:
-        self.spec = spec
+        self.prepare(spec)
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
         self.install(spec, cfg.decoder.embed_dim)
         # Attention weights cost the fused kernel. In evaluation fairseq's users expect them unless
@@ -49,7 +51,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         """Return the next layer from the bottom."""
-        return wrapped(TransformerDecoderLayer(self.spec.next_layer(cfg), not no_encoder_attn), cfg)
+        return self.next_layer(cfg, memory_dim=0 if no_encoder_attn else int(cfg.encoder.embed_dim))
 
     def build_output_projection(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Module) -> None:
         """Build what turns features into logits."""
@@ -58,9 +60,9 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         if projection is not None and is_plain(projection):
             self.output_projection = Linear.of(projection)
 
-    def embed(self, tokens: Tensor, incremental: dict[str, dict[str, Tensor | None]] | None) -> Tensor:
+    def embed(self, tokens: Tensor, incremental: Optional[Dict[str, Dict[str, Optional[Tensor]]]]) -> Tensor:
         """Return the embedded target tokens, B x T x C; of the newest position alone in incremental decoding."""
-        positions: Tensor | None = None
+        positions: Optional[Tensor] = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental)
         if incremental is not None:
@@ -81,12 +83,12 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
     def extract_features_scriptable(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]] | None,
-        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+        encoder_out: Optional[Dict[str, List[Tensor]]],
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
         full_context_alignment: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
         """Decode; arguments and result as of fairseq's ``TransformerDecoderBase.extract_features``.
 
         In training padding is left out of the layers: there the features are 0, and "inner_states" are given where
@@ -97,8 +99,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             alignment_layer = self.num_layers - 1
         else:
             need_attn = True
-        memory: Tensor | None = None
-        memory_padding: Tensor | None = None
+        memory: Optional[Tensor] = None
+        memory_padding: Optional[Tensor] = None
         if encoder_out is not None:
             if len(encoder_out["encoder_out"]) > 0:
                 memory = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -108,7 +110,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
                     memory_padding = mask
 
         beams, past = 1, 0
-        packing: Packing | None = None
+        packing: Optional[Packing] = None
+        caches: Optional[List[Dict[str, Optional[Tensor]]]] = None
         if incremental_state is None:
             causal = not full_context_alignment
             padding = prev_output_tokens.eq(self.padding_idx)
@@ -122,62 +125,60 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
             visible = self.next_visible(incremental_state, prev_output_tokens.size(0), memory)
             self_mask, past = self.step_mask(visible, memory, memory_padding)
             beams = visible.size(1)
-        cross_mask = real_keys(memory_padding)
+            caches = self.caches(incremental_state)
 
-        x = self.embed(prev_output_tokens, incremental_state)
-        x = packed(x, packing)
-        x, second = self.begin(x, None)
-        attn: Tensor | None = None
-        return_states = not self.training or self.need_states_in_training
-        inner_states: list[Tensor | None] = []
-        if return_states:
-            inner_states.append(unpacked(x, packing).transpose(0, 1))
-        outputs: list[Tensor] = []
-        self_scores: Tensor | None = None
-        cross_scores: Tensor | None = None
-        x = self.remember(outputs, x, None)
-        for index, layer in enumerate(self.layers):
-            x, weights, second, self_scores, cross_scores = layer(
-                x,
-                memory,
-                packing,
-                self_mask,
-                cross_mask,
-                causal,
-                beams,
-                incremental_state,
-                past,
-                need_attn and index == alignment_layer,
-                second,
-                self_scores,
-                cross_scores,
-                index,
-            )
-            if weights is not None:
-                attn = weights.float().to(x)
-            x = self.remember(outputs, x, None)
-            if return_states:
-                inner_states.append(unpacked(x, packing).transpose(0, 1))
+        x = packed(self.embed(prev_output_tokens, incremental_state), packing)
+        states: Optional[List[Tensor]] = None
+        if not self.training or self.need_states_in_training:
+            states = torch.jit.annotate(List[Tensor], [])
+        batch = Batch(
+            packing=packing,
+            mask=self_mask,
+            causal=causal,
+            memory=memory,
+            memory_mask=real_keys(memory_padding),
+            past=past,
+            beams=beams,
+            weights_of=alignment_layer if need_attn else -1,
+        )
+        streams = self.run(x, batch, caches, states)
 
+        attn = streams.weights
         if attn is not None:
+            attn = attn.float().to(x)
             if alignment_heads is not None:
                 attn = attn[:, :alignment_heads]
             attn = attn.mean(dim=1)  # over heads: B x T x S
-        x = unpacked(self.end(x, second, None), packing)
+        inner_states: List[Optional[Tensor]] = []
+        if states is not None:
+            for state in states:
+                inner_states.append(unpacked(state, packing).transpose(0, 1))
+        x = unpacked(streams.x, packing)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def caches(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]]) -> List[Dict[str, Optional[Tensor]]]:
+        """Return each layer's cache, which is made at the first step."""
+        found: List[Dict[str, Optional[Tensor]]] = []
+        for index in range(self.num_layers):
+            cache = self.get_incremental_state(incremental_state, "layer" + str(index))
+            if cache is None:
+                cache = torch.jit.annotate(Dict[str, Optional[Tensor]], {})
+                self.set_incremental_state(incremental_state, "layer" + str(index), cache)
+            found.append(cache)
+        return found
 
     def sequence_mask(
         self,
         padding: Tensor,
         any_padding: bool,
         causal: bool,
-        memory: Tensor | None,
-        memory_padding: Tensor | None,
-    ) -> Tensor | None:
+        memory: Optional[Tensor],
+        memory_padding: Optional[Tensor],
+    ) -> Optional[Tensor]:
         """Return self-attention's mask over whole sequences (``padding`` is B x T), beside what ``causal`` says."""
-        hidden: Tensor | None = None
+        hidden: Optional[Tensor] = None
         # The causal mask hides padding from all real positions where it only stands at the end.
         if any_padding and (not causal or bool((padding[:, :-1] & ~padding[:, 1:]).any())):
             hidden = padding
@@ -185,8 +186,8 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
 
     def step_mask(
-        self, visible: Tensor, memory: Tensor | None, memory_padding: Tensor | None
-    ) -> tuple[Tensor | None, int]:
+        self, visible: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]
+    ) -> Tuple[Optional[Tensor], int]:
         """Return self-attention's mask over the keys so far, and the number of keys that the cache holds."""
         beams = visible.size(1)
         past = visible.size(2) - beams
@@ -197,7 +198,7 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         return torch.cat([columns, visible.unsqueeze(1)], 3), past
 
     def next_visible(
-        self, incremental_state: dict[str, dict[str, Tensor | None]], rows: int, memory: Tensor | None
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], rows: int, memory: Optional[Tensor]
     ) -> Tensor:
         """Return, and keep, which of its sentence's keys each hypothesis sees, the newest included: B x beams x S.
 
@@ -216,14 +217,14 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         self.keep_visible(incremental_state, visible)
         return visible
 
-    def keep_visible(self, incremental_state: dict[str, dict[str, Tensor | None]], visible: Tensor) -> None:
+    def keep_visible(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> None:
         """Put which keys each hypothesis sees into the cache."""
-        update: dict[str, Tensor | None] = {"visible": visible}
+        update: Dict[str, Optional[Tensor]] = {"visible": visible}
         self.set_incremental_state(incremental_state, "beams", update)
 
     @torch.jit.export
     def reorder_incremental_state_scripting(
-        self, incremental_state: dict[str, dict[str, Tensor | None]], new_order: Tensor
+        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
     ) -> None:
         """Follow the search: let each row continue the hypothesis at ``new_order``.
 
@@ -253,24 +254,24 @@ class TransformerDecoder(PlacedStack, TransformerDecoderBase):  # type: ignore[m
         if moved:
             keys = living_keys(visible)
             with_room = None if keys is None else torch.nn.functional.pad(keys, [0, 8 * beams])
-            for layer in self.layers:
-                layer.select(incremental_state, kept, with_room)
+            for cache in self.caches(incremental_state):
+                select(cache, kept, with_room)
             if keys is not None:
                 visible = visible.gather(2, keys.unsqueeze(1).expand(-1, beams, -1))
         self.keep_visible(incremental_state, visible)
 
-    def ungroup(self, incremental_state: dict[str, dict[str, Tensor | None]], visible: Tensor) -> Tensor:
+    def ungroup(self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], visible: Tensor) -> Tensor:
         """Give every hypothesis a cache of its own, and return that it sees all of it: (B * beams) x 1 x T."""
         keys = visible.nonzero()[:, 2].view(visible.size(0), visible.size(1), -1)  # each sees as many as the others
-        for layer in self.layers:
-            layer.ungroup(incremental_state, keys)
+        for cache in self.caches(incremental_state):
+            ungroup(cache, keys)
         return torch.ones_like(keys, dtype=torch.bool).view(-1, 1, keys.size(2))
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Return attention weights in evaluation only if ``need_attn``."""
         self.need_attn = need_attn
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""
         super().upgrade_state_dict_named(state_dict, name)
         if self.adaptive_softmax is not None:  # fairseq adds the shared output projection, which there is not

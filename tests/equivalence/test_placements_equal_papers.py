@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fairseq_lnplace import placements
+from fairseq_lnplace.layers.streams import Batch, Streams
 
 WIDTH, HIDDEN, HEADS = SIZE["embed_dim"], SIZE["ffn_embed_dim"], SIZE["attention_heads"]
 PAD = 1
@@ -161,11 +162,11 @@ def test_bert_s_activation_is_gelu() -> None:
 def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any], side: str) -> None:
     """Each layer alone, fed with what it is fed in our model."""
     both = Comparison.of(method, "translation", options, config)
-    seen: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
+    seen: list[tuple[Streams, Batch, Streams]] = []
     for layer in getattr(both.model, side).layers:
-        layer.register_forward_hook(lambda module, inputs, outputs: seen.append((inputs, outputs)))
+        layer.register_forward_hook(lambda module, inputs, outputs: seen.append((*inputs, outputs)))
     both.ours()
-    tokens, memory = (SOURCE, None) if side == "encoder" else (TARGET, seen[0][0][1])
+    tokens, memory = (SOURCE, None) if side == "encoder" else (TARGET, seen[0][1].memory)
     memory_padding = SOURCE.eq(PAD) if side == "decoder" else None
     stack = oracle.Stack(side, both.copies[side], both.config, tokens.eq(PAD), memory, memory_padding)
     assert len(seen) == stack.depth
@@ -175,18 +176,17 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
     def sequences(x: Tensor) -> Tensor:
         return torch.zeros(*real.shape, x.size(2), dtype=x.dtype).index_put((real,), positions(x))
 
-    for layer, (inputs, outputs) in zip(stack.layers, seen, strict=True):
-        x = sequences(inputs[0])
+    for layer, (inputs, _, outputs) in zip(stack.layers, seen, strict=True):
+        x = sequences(inputs.x)
         if method == "resi_dual":
-            second = inputs[3 if side == "encoder" else 10]
-            expected, second = oracle.resi_dual_layer(layer, x, sequences(second))
-            assert_close(positions(outputs[1 if side == "encoder" else 2]), second[real], rtol=1e-9, atol=1e-9)
+            expected, second = oracle.resi_dual_layer(layer, x, sequences(inputs.second))
+            assert_close(positions(outputs.second), second[real], rtol=1e-9, atol=1e-9)
         elif method == "dlcl":
             host = oracle.preln_layer if both.config.dlcl_form == "pre" else oracle.postln_layer
             expected = host(layer, x)
         else:
             expected = oracle.LAYERS[method](layer, x)
-        assert_close(positions(outputs[0]), expected[real], rtol=1e-9, atol=1e-9)
+        assert_close(positions(outputs.x), expected[real], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"])

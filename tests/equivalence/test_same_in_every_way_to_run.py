@@ -15,6 +15,7 @@ from helpers import fill_in
 from torch import Tensor, nn
 
 from fairseq_lnplace import placements
+from fairseq_lnplace.layers.streams import Streams
 
 EVERY = pytest.mark.parametrize(("kind", "placement"), ALL)
 ROOT = Path(__file__).parents[2]
@@ -172,8 +173,8 @@ def test_a_small_scale_under_autocast_is_not_in_half_precision() -> None:
     """LayerScale's 1e-6 of a branch is lost in float16, but not in the stream, which is in float32 there."""
     residual = built("layerscale", layerscale_init=1e-6).encoder.layers[0].final_layer_norm
     branch = torch.full((1, 1, 8), 0.02, dtype=torch.float16)
-    x, _ = residual.leave(torch.zeros(1, 1, 8), branch, None, branch, None, None)
-    torch.testing.assert_close(x, branch.float() * 1e-6, rtol=1e-5, atol=0)
+    streams = residual.leave(Streams(torch.zeros(1, 1, 8)), branch, padding=None, layer_input=branch, scale=None)
+    torch.testing.assert_close(streams.x, branch.float() * 1e-6, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])

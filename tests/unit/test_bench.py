@@ -383,7 +383,7 @@ def test_code_for_other_vectors_is_not_taken_out_of_torchs_cache(short_first: bo
     script = """
 import torch
 from torch import nn
-from fairseq_lnplace.layers.compiling import set_compiled
+from fairseq_lnplace.plugin.compiling import set_compiled
 
 class Layer(nn.Module):
     def __init__(self):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.diagnostics.layer_stats import Row, read_layer_stats
 from fairseq_lnplace.diagnostics.probes import tapped
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.layers.compiling import eager
+from fairseq_lnplace.plugin.compiling import eager
 
 # the parts of a layer by the beginnings of their parameters' names
 PARTS = {

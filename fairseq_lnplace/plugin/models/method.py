@@ -13,7 +13,7 @@ from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.heap import keep_freed_memory
 from fairseq_lnplace.layers.norm import ENCODER_ONLY_NORM_TYPES, NORM_TYPES
-from fairseq_lnplace.layers.stack import StackSpec
+from fairseq_lnplace.layers.spec import StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
 from fairseq_lnplace.placements.spec import Options, Placement, Side
 

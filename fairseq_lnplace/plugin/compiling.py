@@ -1,8 +1,9 @@
 """``--compile``: layers that run compiled by torch in training."""
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterable, Iterator
+from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
