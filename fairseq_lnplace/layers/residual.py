@@ -130,6 +130,10 @@ class Residual(Norm):
         if self.progress is not None:
             self.progress.fill_(min(1.0, (num_updates + 1) / self.scheduled))
 
+    def updates_done(self) -> int:
+        """Return the number of updates that the progress of a scheduled branch tells; at its end the first such."""
+        return 0 if self.progress is None else round(float(self.progress) * self.scheduled) - 1
+
 
 def difference(dim: int) -> nn.Parameter:
     """Return a learned scale of ``dim`` numbers, as the difference from its start."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.layers.beams import (
     beam_size,
     decoder_mask,
+    hidden_padding,
     is_identity,
     living_keys,
     memory_columns,
@@ -177,9 +178,8 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
     ) -> Optional[Tensor]:
         """Return self-attention's mask over whole sequences (``padding`` is B x T), beside what ``causal`` says."""
         hidden: Optional[Tensor] = None
-        # The causal mask hides padding from all real positions where it only stands at the end.
-        if any_padding and (not causal or bool((padding[:, :-1] & ~padding[:, 1:]).any())):
-            hidden = padding
+        if any_padding:
+            hidden = hidden_padding(padding) if causal else padding
         before = memory if self.cross_self_attention else None
         return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
 

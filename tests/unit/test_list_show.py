@@ -25,11 +25,13 @@ from fairseq_lnplace.cli import main
 from fairseq_lnplace.commands import list_
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.residual import Residual
+from fairseq_lnplace.layers.spec import LayerSpec
+from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.nn.parameters import extra_parameters
 from fairseq_lnplace.placements import drawing, equation
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.describe import describe, short_citation, summary
 from fairseq_lnplace.placements.options import method_options
-from fairseq_lnplace.placements.parameters import extra_parameters
 from fairseq_lnplace.placements.spec import Placement, Position, Slots
 
 METHODS = pytest.mark.parametrize("name", placements.names())
@@ -63,9 +65,7 @@ def run(lines: list[str], names: dict[str, Any]) -> dict[str, Any]:
 
 
 def residual_of(placement: Placement, options: dict[str, Any], slots: Slots, position: Position) -> Residual:
-    second = placement.second_stream
-    scale = 1.0 if second is None else second(position, options)
-    residual = Residual(4, slots, position, options, "layernorm", scale, Dropout(0.0, module_name="test"), None)
+    residual = Residual(LayerSpec(placement, options, position, "layernorm"), 4, slots, Dropout(0.0))
     for parameter in (residual.skip_scale, residual.branch_scale):
         if parameter is not None:
             nn.init.normal_(parameter)
@@ -111,10 +111,10 @@ def test_the_printed_update_is_what_the_residual_connection_does(name: str, side
             )
             h = (residual.enter(x, None) @ matrix).tanh()
             second = r if placement.second_stream is not None else None
-            actual, actual_r = residual.leave(x, h, None, layer_input, shared, second)
-            torch.testing.assert_close(values["x"], actual)
-            if actual_r is not None:
-                torch.testing.assert_close(values["r"], actual_r)
+            actual = residual.leave(Streams(x, second), h, padding=None, layer_input=layer_input, scale=shared)
+            torch.testing.assert_close(values["x"], actual.x)
+            if actual.second is not None:
+                torch.testing.assert_close(values["r"], actual.second)
 
 
 class Matrix:
