@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairseq_lnplace.experiments.claims import Outcome
+from fairseq_lnplace.experiments.outcomes import Outcome
 from fairseq_lnplace.experiments.training_log import TrainingLog
 from fairseq_lnplace.report.runs import Evaluation, TrainedRun
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fairseq_lnplace.experiments.claims import CLAIMS, Outcome, Results
+from fairseq_lnplace.experiments.claims import CLAIMS
+from fairseq_lnplace.experiments.outcomes import Outcome, Results
 from fairseq_lnplace.experiments.results import record_of
 from fairseq_lnplace.files import write_json
 from fairseq_lnplace.report import page
