@@ -4,7 +4,8 @@ from pathlib import Path
 
 from fairseq_lnplace.experiments.outcomes import Outcome
 from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.runs import Evaluation, TrainedRun
+from fairseq_lnplace.report.records import Evaluation
+from fairseq_lnplace.report.runs import TrainedRun
 
 
 def outcome(
