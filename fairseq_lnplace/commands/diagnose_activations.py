@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> None:
     averaged = over_seeds(rows, ("label", "placement", "state", "side", "layer"), VALUES)
     title = f"hidden states on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
 
-    from fairseq_lnplace.diagnostics.plots import activation_figure  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots.activations import activation_figure  # matplotlib is slow to import
 
     session.finish(
         {NAME: averaged, f"{NAME}_by_seed": rows},

@@ -102,7 +102,7 @@ def main(words: Sequence[str]) -> None:
     ]
     title = f"depth on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
 
-    from fairseq_lnplace.diagnostics import plots  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots import depth as plots  # matplotlib is slow to import
 
     figures = {
         NAME: plots.layer_figure(averaged["layers"], averaged["stacks"], title),

@@ -86,7 +86,7 @@ def main(words: Sequence[str]) -> None:
     exponents = exponent_rows(theorem)
     decay = decay_rows(LAYERS, max(args.widths), *sampling)
 
-    from fairseq_lnplace.diagnostics.plots import theory_figure  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots.theory import theory_figure  # matplotlib is slow to import
 
     session.finish(
         {"lemmas": lemmas, "theorem": theorem, "exponents": exponents, "decay": decay},

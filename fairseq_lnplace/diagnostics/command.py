@@ -141,7 +141,7 @@ class Session:
             figures: by file name.
             note: what else the JSON file is to say.
         """
-        from fairseq_lnplace.diagnostics.plots import save  # matplotlib is slow to import
+        from fairseq_lnplace.diagnostics.plots.panels import save  # matplotlib is slow to import
 
         dest: Path = self.args.dest
         settings = {name: value for name, value in vars(self.args).items() if name not in ("dest", "json")}

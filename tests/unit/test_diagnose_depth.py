@@ -17,9 +17,9 @@ from torch import nn
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.corpus.words import Words
-from fairseq_lnplace.diagnostics import plots
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
 from fairseq_lnplace.diagnostics.depth import collapse_at_start, depth_tables, distance, effective_depth
+from fairseq_lnplace.diagnostics.plots import depth as plots
 from fairseq_lnplace.diagnostics.probes import stacks_of, trace
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
 from fairseq_lnplace.diagnostics.surgery import borrowed_weights, merged, perturb, removed

@@ -28,9 +28,11 @@ from fairseq_lnplace.layers.residual import Residual
 from fairseq_lnplace.layers.spec import LayerSpec
 from fairseq_lnplace.layers.streams import Streams
 from fairseq_lnplace.nn.parameters import extra_parameters
-from fairseq_lnplace.placements import drawing, equation
+from fairseq_lnplace.placements import equation
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.describe import describe, short_citation, summary
+from fairseq_lnplace.placements.diagram.drawing import draw_columns
+from fairseq_lnplace.placements.diagram.pen import Pen
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Placement, Position, Slots
 
@@ -362,7 +364,7 @@ def test_models_options_and_words() -> None:
 # --------------------------------------------------------------------------------------------------------- the diagram
 
 
-class RecordingPen(drawing.Pen):
+class RecordingPen(Pen):
     """Notes what is drawn instead of drawing."""
 
     def __init__(self) -> None:
@@ -388,7 +390,7 @@ class RecordingPen(drawing.Pen):
 def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
     placement, options = form_of(name)
     pen = RecordingPen()
-    drawing.draw_columns(pen, placement, options, Depth())
+    draw_columns(pen, placement, options, Depth())
     text = "\n".join(
         line
         for parts in at_base_depth(name)["equations"].values()
@@ -410,7 +412,7 @@ def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
 def test_what_is_drawn_does_not_overlap() -> None:
     for name in placements.names():
         pen = RecordingPen()
-        drawing.draw_columns(pen, *form_of(name), Depth())
+        draw_columns(pen, *form_of(name), Depth())
         places = [(x, y) for _, _, x, y in pen.boxes]
         for index, (x, y) in enumerate(places):
             for other_x, other_y in places[:index]:
