@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.placements.describe import summary
+from fairseq_lnplace.descriptions.describe import summary
 
 __all__ = ["markdown"]
 

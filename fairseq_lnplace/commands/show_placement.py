@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.padding import Padding
 
 from fairseq_lnplace import placements
+from fairseq_lnplace.descriptions.describe import describe
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.placements.at_depth import Depth
-from fairseq_lnplace.placements.describe import describe
 from fairseq_lnplace.placements.options import METHOD_OPTIONS
 
 __all__ = ["main"]
@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> None:
     depth = Depth(args.encoder_layers, args.decoder_layers)
     description = describe(args.name, depth, vars(args))
     if args.draw:
-        from fairseq_lnplace.placements.diagram.drawing import draw  # slow to import, and seldom wanted
+        from fairseq_lnplace.descriptions.diagram.drawing import draw  # slow to import, and seldom wanted
 
         draw(args.name, depth, vars(args), args.draw)
         print(f"drawn: {args.draw}", file=sys.stderr)

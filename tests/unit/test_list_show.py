@@ -23,16 +23,16 @@ from torch import Tensor, nn
 from fairseq_lnplace import placements
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.commands import list_
+from fairseq_lnplace.descriptions.describe import describe, short_citation, summary
+from fairseq_lnplace.descriptions.diagram.drawing import draw_columns
+from fairseq_lnplace.descriptions.diagram.pen import Pen
+from fairseq_lnplace.descriptions.parameters import extra_parameters
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.residual import Residual
 from fairseq_lnplace.layers.spec import LayerSpec
 from fairseq_lnplace.layers.streams import Streams
-from fairseq_lnplace.nn.parameters import extra_parameters
 from fairseq_lnplace.placements import equation
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
-from fairseq_lnplace.placements.describe import describe, short_citation, summary
-from fairseq_lnplace.placements.diagram.drawing import draw_columns
-from fairseq_lnplace.placements.diagram.pen import Pen
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Placement, Position, Slots
 

@@ -9,13 +9,13 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fairseq_lnplace import placements
+from fairseq_lnplace.descriptions.describe import describe
+from fairseq_lnplace.descriptions.diagram.column import COLUMN_GAP, INNER, MARGIN, Column
+from fairseq_lnplace.descriptions.diagram.legend import legend
+from fairseq_lnplace.descriptions.diagram.pen import GREY, Pen
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.placements import equation
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
-from fairseq_lnplace.placements.describe import describe
-from fairseq_lnplace.placements.diagram.column import COLUMN_GAP, INNER, MARGIN, Column
-from fairseq_lnplace.placements.diagram.legend import legend
-from fairseq_lnplace.placements.diagram.pen import GREY, Pen
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Options, Placement
 

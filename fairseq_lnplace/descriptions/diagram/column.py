@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fairseq_lnplace.descriptions.diagram.branch import LABELS, after_parts, before_parts, inside_parts
+from fairseq_lnplace.descriptions.diagram.pen import EXTRA, GREY, Pen, Point
 from fairseq_lnplace.placements import equation
-from fairseq_lnplace.placements.diagram.branch import LABELS, after_parts, before_parts, inside_parts
-from fairseq_lnplace.placements.diagram.pen import EXTRA, GREY, Pen, Point
 from fairseq_lnplace.placements.spec import UNIT, Placement, Slots
 
 __all__ = ["COLUMN_GAP", "INNER", "MARGIN", "Column"]

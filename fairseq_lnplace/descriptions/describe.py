@@ -6,10 +6,8 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY
-
 from fairseq_lnplace import placements
-from fairseq_lnplace.nn.parameters import extra_parameters, parameters
+from fairseq_lnplace.descriptions.parameters import extra_parameters, parameters
 from fairseq_lnplace.placements import equation, stock
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
@@ -17,7 +15,7 @@ from fairseq_lnplace.placements.spec import ONE, Constant, Gains, Options, Place
 
 __all__ = ["describe", "short_citation", "summary"]
 
-MODEL_KINDS = {"encoder-decoder": "transformer_", "decoder-only": "transformer_lm_", "encoder-only": "bert_"}
+MODEL_KINDS = ("encoder-decoder", "decoder-only", "encoder-only")  # each method has architectures of every kind
 ROLES = ("query", "key", "value", "output", "fc1", "fc2", "embedding")
 
 
@@ -46,7 +44,7 @@ def describe(name: str, depth: Depth | None = None, given: Options | None = None
         "parameters": parameters(form, options, depth),
         "options": [option(each) for each in form.options],
         **stock_equivalent(form, options, depth),
-        "models": [kind for kind, prefix in MODEL_KINDS.items() if prefix + name in ARCH_MODEL_REGISTRY],
+        "models": list(MODEL_KINDS),
         "paper_and_code": form.paper_differs,
         "our_extension": form.extension,
     }
