@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from fairseq_lnplace.diagnostics.activations import activation_rows
 from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of
 from fairseq_lnplace.diagnostics.tables import over_seeds, table
+from fairseq_lnplace.measure.activation_rows import activation_rows
 
 __all__ = ["main"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
 from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
-from fairseq_lnplace.diagnostics.depth import depth_tables
 from fairseq_lnplace.diagnostics.subjects import state_of
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.evaluation import Decoding
+from fairseq_lnplace.measure.depth_tables import depth_tables
 
 __all__ = ["main"]
 

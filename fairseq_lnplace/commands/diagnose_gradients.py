@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
-from fairseq_lnplace.diagnostics.gradients import gradient_rows
 from fairseq_lnplace.diagnostics.paper import DIFFERENCES, FIGURE_3, SIDE
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.measure.gradient_rows import gradient_rows
 
 __all__ = ["main"]
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_lnplace.diagnostics.activations import POST_INNER, pre_bounds
-from fairseq_lnplace.diagnostics.depth import collapse_at_start
 from fairseq_lnplace.diagnostics.paper import DIFFERENCES, FIGURE_3, INITIAL, LAST_BY_DEPTH, SIDE
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.files import new_file
+from fairseq_lnplace.measure.activation_rows import POST_INNER, pre_bounds
+from fairseq_lnplace.measure.depth_tables import collapse_at_start
 from fairseq_lnplace.palette import style_of
 
 if TYPE_CHECKING:
