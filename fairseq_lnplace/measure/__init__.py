@@ -1,10 +1,10 @@
 """Instruments for any model: gradients, activations and depth by layer, without fairseq.
 
-Each takes a model as it is and leaves it so. ``batches`` is one batch or a list of them; a batch is a tensor, a tuple of
-the model's arguments, or a dictionary of them by name. ``layers`` says what the layers are called, such as
+Each takes a model as it is and leaves it so. ``batches`` is one batch or a list of them; a batch is a tensor, a tuple
+of the model's arguments, or a dictionary of them by name. ``layers`` says what the layers are called, such as
 "encoder.layers.*", where * is the number of a layer, or is a list of such patterns; models of this package's layers
-need none. ``padding`` is True at padding, of the shape of the streams that the layers read without their features (B x
-T, or T x B where layers are not batch-first), and a tensor or a function of the batch and the stack's name.
+need none. ``padding`` is True at padding, of the shape of the streams that the layers read without their features
+(B x T, or T x B where layers are not batch-first): a tensor, or a function of the batch and the stack's name.
 """
 
 from __future__ import annotations

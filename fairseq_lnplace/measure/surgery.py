@@ -66,11 +66,11 @@ def merged(lower: nn.Module, upper: nn.Module) -> Iterator[None]:
     def upper_hook(module: nn.Module, args: Args, kwargs: Kwargs, result: Any) -> Any:
         after = returned(result)
         x = between[0].x + after.x - before[0].x
-        others = (
-            together(getattr(before[0], name), getattr(between[0], name), getattr(after, name))
+        others = {
+            name: together(getattr(before[0], name), getattr(between[0], name), getattr(after, name))
             for name in ("second", "self_scores", "cross_scores")
-        )
-        return replaced(result, Streams(x, *others))
+        }
+        return replaced(result, Streams(x)._replace(**others))
 
     with ExitStack() as hooks:
         hooks.enter_context(lower.register_forward_hook(lower_hook, with_kwargs=True))
