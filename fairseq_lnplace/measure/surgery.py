@@ -64,13 +64,14 @@ def merged(lower: nn.Module, upper: nn.Module) -> Iterator[None]:
         return called_with(before[0], args, kwargs)
 
     def upper_hook(module: nn.Module, args: Args, kwargs: Kwargs, result: Any) -> Any:
-        after = returned(result)
-        x = between[0].x + after.x - before[0].x
-        others = {
-            name: together(getattr(before[0], name), getattr(between[0], name), getattr(after, name))
-            for name in ("second", "self_scores", "cross_scores")
-        }
-        return replaced(result, Streams(x)._replace(**others))
+        below, one, other = before[0], between[0], returned(result)
+        summed = Streams(
+            one.x + other.x - below.x,
+            together(below.second, one.second, other.second),
+            together(below.self_scores, one.self_scores, other.self_scores),
+            together(below.cross_scores, one.cross_scores, other.cross_scores),
+        )
+        return replaced(result, summed)
 
     with ExitStack() as hooks:
         hooks.enter_context(lower.register_forward_hook(lower_hook, with_kwargs=True))
