@@ -14,7 +14,8 @@ from fairseq_lnplace.checkpoints import model_identity, options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.files import new_file
-from fairseq_lnplace.plugin.models.method import IDENTITY, described
+from fairseq_lnplace.placements.stock import IDENTITY
+from fairseq_lnplace.plugin.models.method import described
 
 __all__ = ["average", "last_checkpoints"]
 

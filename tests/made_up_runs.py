@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from fairseq_lnplace.experiments.claims import Outcome
+from fairseq_lnplace.experiments.outcomes import Outcome
 from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.runs import Evaluation, TrainedRun
+from fairseq_lnplace.report.records import Evaluation
+from fairseq_lnplace.report.runs import TrainedRun
 
 
 def outcome(

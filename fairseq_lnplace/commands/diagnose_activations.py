@@ -44,7 +44,7 @@ def results(session: Session) -> Results:
     averaged = over_seeds(tables[NAME], ("label", "placement", "state", "side", "layer"), VALUES)
     title = session.title("hidden states")
 
-    from fairseq_lnplace.diagnostics.plots import activation_figure  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots.activations import activation_figure  # matplotlib is slow to import
 
     return Results(
         {NAME: averaged, f"{NAME}_by_seed": tables[NAME]},

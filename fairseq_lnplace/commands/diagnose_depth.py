@@ -81,7 +81,7 @@ def results(session: Session) -> Results:
     averaged = {name: over_seeds(found[name], (*WHO, *keys), values) for name, (keys, values) in TABLES.items()}
     title = session.title("depth")
 
-    from fairseq_lnplace.diagnostics import plots  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots import depth as plots  # matplotlib is slow to import
 
     figures = {
         NAME: plots.layer_figure(averaged["layers"], averaged["stacks"], title),

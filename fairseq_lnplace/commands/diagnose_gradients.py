@@ -65,7 +65,7 @@ def results(session: Session) -> Results:
     title = session.title("gradients", "mean of ")
     with_paper = any((row["side"], row["layer"], row["placement"]) == (SIDE, 6, "postln") for row in rows)
 
-    from fairseq_lnplace.diagnostics.plots import depth_figure, gradient_figure  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots.gradients import depth_figure, gradient_figure  # matplotlib is slow
 
     tables = {NAME: averaged, f"{NAME}_by_seed": rows}
     figures = {NAME: gradient_figure(averaged, title, with_paper)}

@@ -73,7 +73,7 @@ def results(session: Session) -> Results:
     exponents = exponent_rows(theorem)
     decay = decay_rows(LAYERS, max(args.widths), *sampling)
 
-    from fairseq_lnplace.diagnostics.plots import theory_figure  # matplotlib is slow to import
+    from fairseq_lnplace.diagnostics.plots.theory import theory_figure  # matplotlib is slow to import
 
     return Results(
         {"lemmas": lemmas, "theorem": theorem, "exponents": exponents, "decay": decay},

@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> None:
     depth = Depth(args.encoder_layers, args.decoder_layers)
     description = describe(args.name, depth, vars(args))
     if args.draw:
-        from fairseq_lnplace.placements.drawing import draw  # slow to import, and seldom wanted
+        from fairseq_lnplace.placements.diagram.drawing import draw  # slow to import, and seldom wanted
 
         draw(args.name, depth, vars(args), args.draw)
         print(f"drawn: {args.draw}", file=sys.stderr)

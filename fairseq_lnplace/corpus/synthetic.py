@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from fairseq_lnplace.corpus import lexicon
 from fairseq_lnplace.corpus.pairs import SPLITS, Filter, Pair
 from fairseq_lnplace.errors import must_be
 
@@ -38,183 +39,6 @@ _WEAK = {
 _MIXED = {**_WEAK, "nominative": {"m": "er", "f": "e", "n": "es"}, "accusative": {"m": "en", "f": "e", "n": "es"}}
 
 
-class _Noun(NamedTuple):
-    german: str
-    gender: str
-    english: str
-
-
-class _Verb(NamedTuple):
-    """A transitive verb; ``particle`` is the part of a separable one that stands apart, else empty."""
-
-    particle: str
-    finite: str
-    infinitive: str
-    participle: str
-    case: str
-    english_finite: str
-    english_infinitive: str
-    english_past: str
-
-    @property
-    def german_infinitive(self) -> str:
-        return self.particle + self.infinitive
-
-
-def _table(rows: str) -> list[list[str]]:
-    return [
-        ["" if cell == "-" else cell.replace("_", " ") for cell in row.split()] for row in rows.strip().splitlines()
-    ]
-
-
-_PEOPLE = [
-    _Noun(*row)
-    for row in _table("""
-    Mann m man
-    Lehrer m teacher
-    Arzt m doctor
-    Bruder m brother
-    Bäcker m baker
-    Vater m father
-    Gärtner m gardener
-    Freund m friend
-    Frau f woman
-    Schwester f sister
-    Köchin f cook
-    Königin f queen
-    Mutter f mother
-    Richterin f judge
-    Ärztin f physician
-    Kind n child
-    Mädchen n girl
-    Baby n baby
-    """)
-]
-_THINGS = [
-    _Noun(*row)
-    for row in _table("""
-    Brief m letter
-    Schlüssel m key
-    Tisch m table
-    Apfel m apple
-    Koffer m suitcase
-    Hut m hat
-    Stuhl m chair
-    Lampe f lamp
-    Zeitung f newspaper
-    Uhr f clock
-    Tür f door
-    Karte f map
-    Tasche f bag
-    Flasche f bottle
-    Buch n book
-    Bild n picture
-    Fahrrad n bicycle
-    Fenster n window
-    Messer n knife
-    Boot n boat
-    """)
-]
-_PLACES = [
-    _Noun(*row)
-    for row in _table("""
-    Garten m garden
-    Wald m forest
-    Bahnhof m station
-    Schule f school
-    Küche f kitchen
-    Stadt f city
-    Kirche f church
-    Haus n house
-    Dorf n village
-    Zimmer n room
-    """)
-]
-_ADJECTIVES = _table("""
-    alt old
-    lustig funny
-    klein small
-    groß big
-    schön beautiful
-    neu new
-    stark strong
-    berühmt famous
-    einfach simple
-    fremd foreign
-    seltsam strange
-    still quiet
-""")
-# particle, finite, infinitive, participle, case of the object, then the English forms
-_VERBS_FOR_PEOPLE = [
-    _Verb(*row)
-    for row in _table("""
-    - sieht sehen gesehen accusative sees see seen
-    - besucht besuchen besucht accusative visits visit visited
-    - hilft helfen geholfen dative helps help helped
-    - dankt danken gedankt dative thanks thank thanked
-    - antwortet antworten geantwortet dative answers answer answered
-    - kennt kennen gekannt accusative knows know known
-    an ruft rufen angerufen accusative calls call called
-    ab holt holen abgeholt accusative picks_up pick_up picked_up
-    ein lädt laden eingeladen accusative invites invite invited
-    zu hört hören zugehört dative listens_to listen_to listened_to
-    """)
-]
-_VERBS_FOR_THINGS = [
-    _Verb(*row)
-    for row in _table("""
-    - sucht suchen gesucht accusative looks_for look_for looked_for
-    - findet finden gefunden accusative finds find found
-    - kauft kaufen gekauft accusative buys buy bought
-    - verliert verlieren verloren accusative loses lose lost
-    - repariert reparieren repariert accusative repairs repair repaired
-    - braucht brauchen gebraucht accusative needs need needed
-    auf hebt heben aufgehoben accusative lifts lift lifted
-    weg wirft werfen weggeworfen accusative throws_away throw_away thrown_away
-    mit nimmt nehmen mitgenommen accusative takes_along take_along taken_along
-    zurück gibt geben zurückgegeben accusative gives_back give_back given_back
-    """)
-]
-_MODALS = _table("""
-    kann can
-    muss must
-    will wants_to
-    soll should
-    darf may
-""")
-_TIMES = _table("""
-    heute today
-    morgen tomorrow
-    jetzt now
-    oft often
-    wieder again
-    am_Abend in_the_evening
-    am_Montag on_Monday
-    nach_dem_Essen after_the_meal
-""")
-_CONJUNCTIONS = _table("""
-    weil because
-    wenn when
-    obwohl although
-    bevor before
-    während while
-    falls if
-""")
-_OPINIONS = _table("""
-    glaubt believes
-    weiß knows
-    sagt says
-    hofft hopes
-    schreibt writes
-""")
-_PREPOSITIONS = _table("""
-    in in
-    vor in_front_of
-    hinter behind
-    neben beside
-""")
-
-
 def _article(english: str) -> str:
     return "an" if english[0] in "aeiou" else "a"
 
@@ -235,13 +59,13 @@ class _Speaker:
     def pick(self, choices: Sequence[T]) -> T:
         return choices[int(self._random.random() * len(choices))]
 
-    def noun_phrase(self, nouns: Sequence[_Noun], case: str) -> tuple[str, str]:
+    def noun_phrase(self, nouns: Sequence[lexicon.Noun], case: str) -> tuple[str, str]:
         noun = self.pick(nouns)
         definite = self.chance(0.7)
         article, endings = (_DEFINITE, _WEAK) if definite else (_INDEFINITE, _MIXED)
         german, english = [article[case][noun.gender]], []
         if self.chance(0.4):
-            adjective, translation = self.pick(_ADJECTIVES)
+            adjective, translation = self.pick(lexicon.ADJECTIVES)
             german.append(adjective + endings[case][noun.gender])
             english.append(translation)
         english.append(noun.english)
@@ -249,8 +73,8 @@ class _Speaker:
         return " ".join([*german, noun.german]), " ".join([first, *english])
 
     def place(self) -> tuple[str, str]:
-        preposition, translation = self.pick(_PREPOSITIONS)
-        german, english = self.noun_phrase(_PLACES, "dative")
+        preposition, translation = self.pick(lexicon.PREPOSITIONS)
+        german, english = self.noun_phrase(lexicon.PLACES, "dative")
         return f"{preposition} {german}", f"{translation} {english}"
 
     def clause(self, order: str) -> tuple[str, str]:
@@ -258,10 +82,10 @@ class _Speaker:
 
         A fronted clause starts with its own adverb of time, which the English one has at its end.
         """
-        subject, english_subject = self.noun_phrase(_PEOPLE, "nominative")
+        subject, english_subject = self.noun_phrase(lexicon.PEOPLE, "nominative")
         about_people = self.chance(0.5)
-        verb = self.pick(_VERBS_FOR_PEOPLE if about_people else _VERBS_FOR_THINGS)
-        object_, english_object = self.noun_phrase(_PEOPLE if about_people else _THINGS, verb.case)
+        verb = self.pick(lexicon.VERBS_FOR_PEOPLE if about_people else lexicon.VERBS_FOR_THINGS)
+        object_, english_object = self.noun_phrase(lexicon.PEOPLE if about_people else lexicon.THINGS, verb.case)
         middle, english = [object_], [english_object]
         if self.chance(0.35):
             place, english_place = self.place()
@@ -276,7 +100,7 @@ class _Speaker:
             finite, english_verb = "hat", f"has {verb.english_past}"
             bracket = verb.participle
         else:
-            finite, english_finite = self.pick(_MODALS)
+            finite, english_finite = self.pick(lexicon.MODALS)
             english_verb = f"{english_finite} {verb.english_infinitive}"
             bracket = verb.german_infinitive
 
@@ -285,7 +109,7 @@ class _Speaker:
             end = [verb.particle + finite] if tense == "present" else [bracket, finite]
             german = [subject, *middle, *end]
         elif order == "fronted":
-            time, english_time = self.pick(_TIMES)
+            time, english_time = self.pick(lexicon.TIMES)
             german = [time, finite, subject, *middle, bracket]
             english.append(english_time)
         else:
@@ -300,11 +124,11 @@ class _Speaker:
             german, english = self.clause("fronted")
         elif kind < 0.65:
             left, right = self.clause("second"), self.clause("last")
-            conjunction, translation = self.pick(_CONJUNCTIONS)
+            conjunction, translation = self.pick(lexicon.CONJUNCTIONS)
             german, english = f"{left[0]}, {conjunction} {right[0]}", f"{left[1]} {translation} {right[1]}"
         elif kind < 0.85:
-            speaker, english_speaker = self.noun_phrase(_PEOPLE, "nominative")
-            (opinion, translation), content = self.pick(_OPINIONS), self.clause("last")
+            speaker, english_speaker = self.noun_phrase(lexicon.PEOPLE, "nominative")
+            (opinion, translation), content = self.pick(lexicon.OPINIONS), self.clause("last")
             german = f"{speaker} {opinion}, dass {content[0]}"
             english = f"{english_speaker} {translation} that {content[1]}"
         else:

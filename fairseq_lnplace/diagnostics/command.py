@@ -234,7 +234,7 @@ class Session:
 
     def finish(self, results: Results) -> None:
         """Write the tables and figures, and print what is to be shown."""
-        from fairseq_lnplace.diagnostics.plots import save  # matplotlib is slow to import
+        from fairseq_lnplace.diagnostics.plots.panels import save  # matplotlib is slow to import
 
         dest: Path = self.args.dest
         settings = {name: value for name, value in vars(self.args).items() if name not in ("dest", "json")}

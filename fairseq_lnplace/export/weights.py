@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.placements.spec import Position, Side, Slots
+from fairseq_lnplace.placements.stock import IDENTITY
 from fairseq_lnplace.plugin.models.kinds import Kind
-from fairseq_lnplace.plugin.models.method import IDENTITY, Method
+from fairseq_lnplace.plugin.models.method import Method
 
 __all__ = ["StockWeights"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.cache import KeysAndValues, extend, store, stored
-from fairseq_lnplace.layers.norm import Norm, widened
+from fairseq_lnplace.layers.norm import widened
 from fairseq_lnplace.layers.packing import Packing, packed, unpacked
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.spec import LayerSize, LayerSpec
@@ -60,10 +60,10 @@ class Attention(nn.Module):
         self.v_proj = linear(kv_dim, dim, size.noise, size.noise_block)
         self.q_proj = linear(dim, dim, size.noise, size.noise_block)
         self.out_proj = linear(dim, dim, size.noise, size.noise_block)
-        self.q_norm = Norm(spec.norm_type, dim) if slots.qkv_norm else None
-        self.k_norm = Norm(spec.norm_type, dim) if slots.qkv_norm else None
-        self.v_norm = Norm(spec.norm_type, dim) if slots.qkv_norm else None
-        self.inner_norm = Norm(spec.norm_type, dim) if slots.inner_norm else None
+        self.q_norm = spec.norm(dim) if slots.qkv_norm else None
+        self.k_norm = spec.norm(dim) if slots.qkv_norm else None
+        self.v_norm = spec.norm(dim) if slots.qkv_norm else None
+        self.inner_norm = spec.norm(dim) if slots.inner_norm else None
         self.head_scale = nn.Parameter(torch.zeros(size.heads)) if slots.head_scale else None
         self.reset_parameters()
 

@@ -14,6 +14,18 @@ def real_keys(padding: Optional[Tensor]) -> Optional[Tensor]:
     return None if padding is None else ~padding[:, None, None]
 
 
+def hidden_padding(padding: Optional[Tensor]) -> Optional[Tensor]:
+    """Return the padding (B x T) that a causal mask does not hide from all real positions; None where it hides it.
+
+    It does where padding only stands at the end.
+    """
+    if padding is None:
+        return None
+    if not torch.jit.is_scripting() and torch.compiler.is_compiling():  # which cannot look
+        return padding
+    return padding if bool((padding[:, :-1] & ~padding[:, 1:]).any()) else None
+
+
 def decoder_mask(
     length: int, causal: bool, padding: Optional[Tensor], memory: Optional[Tensor], memory_padding: Optional[Tensor]
 ) -> Optional[Tensor]:

@@ -19,12 +19,13 @@ class History(nn.Module):
         dim: the number of features C.
         norm_type: the kind of the L norms.
         norm_before_sum: whether it is the pre form.
+        eps: what the norms add to the variance.
     """
 
-    def __init__(self, layers: int, dim: int, norm_type: str, norm_before_sum: bool) -> None:
+    def __init__(self, layers: int, dim: int, norm_type: str, norm_before_sum: bool, eps: float = 1e-5) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(layers + 1, layers + 1))
-        self.norms = nn.ModuleList([Norm(norm_type, dim) for _ in range(layers)])
+        self.norms = nn.ModuleList([Norm(norm_type, dim, eps) for _ in range(layers)])
         self.norm_before_sum = norm_before_sum
 
     def forward(self, outputs: List[Tensor], y: Tensor, padding: Optional[Tensor]) -> Tensor:

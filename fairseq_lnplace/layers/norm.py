@@ -12,6 +12,8 @@ from fairseq_lnplace.layers.recomputed import repeatable
 NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "batchnorm", "instancenorm")
 ENCODER_ONLY_NORM_TYPES = ("batchnorm", "instancenorm")  # they mix positions: a causal decoder would see the future
 
+CAUSAL_NORM_TYPES = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
+
 
 class Norm(nn.Module):
     """One normalisation over the C features of each position, or none.

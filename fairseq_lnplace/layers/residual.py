@@ -35,12 +35,12 @@ class Residual(Norm):
         progress: Optional[Tensor]
 
     def __init__(self, spec: LayerSpec, dim: int, slots: Slots, dropout: Dropout) -> None:
-        norm_type, position, options = spec.norm_type, spec.position, spec.options
-        super().__init__(norm_type if slots.in_norm or slots.add_norm else "none", dim)
+        position, options = spec.position, spec.options
+        super().__init__(spec.norm_type if slots.in_norm or slots.add_norm else "none", dim, spec.norm_eps)
         self.in_norm = slots.in_norm
         self.add_norm = slots.add_norm and not slots.in_norm
-        self.out_norm = Norm(norm_type, dim) if slots.out_norm else None
-        self.second_add_norm = Norm(norm_type, dim) if slots.add_norm and slots.in_norm else None
+        self.out_norm = spec.norm(dim) if slots.out_norm else None
+        self.second_add_norm = spec.norm(dim) if slots.add_norm and slots.in_norm else None
         self.layer_skip = slots.layer_skip
         self.gate = slots.gate
         self.layer_scaled = slots.branch_scale.learned == "layer"
@@ -129,6 +129,10 @@ class Residual(Norm):
         """Set the progress of a scheduled branch: the update being computed is ``num_updates`` + 1."""
         if self.progress is not None:
             self.progress.fill_(min(1.0, (num_updates + 1) / self.scheduled))
+
+    def updates_done(self) -> int:
+        """Return the number of updates that the progress of a scheduled branch tells; at its end the first such."""
+        return 0 if self.progress is None else round(float(self.progress) * self.scheduled) - 1
 
 
 def difference(dim: int) -> nn.Parameter:

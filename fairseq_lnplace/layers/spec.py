@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lnplace.layers.dropout import Dropout
+from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.placements.spec import Layer, Options, Placement, Position, Side
 
@@ -20,6 +21,7 @@ class LayerSpec:
         options: the method's options.
         position: the layer's place.
         norm_type: the kind of the norms.
+        norm_eps: what they add to the variance.
         profile: the stack's measurement of skip scales, where the method measures them.
     """
 
@@ -27,12 +29,17 @@ class LayerSpec:
     options: Options
     position: Position
     norm_type: str
+    norm_eps: float = 1e-5
     profile: Optional[Profile] = None
 
     @property
     def slots(self) -> Layer:
         """The method's slots of this layer."""
         return self.placement.at(self.position, self.options)
+
+    def norm(self, dim: int) -> Norm:
+        """Return a norm over ``dim`` features."""
+        return Norm(self.norm_type, dim, self.norm_eps)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class StackSpec:
         encoder_layers, decoder_layers: the depths N and M of the model as it was trained; 0 for a missing stack.
         norm_type: the kind of the norms.
         cross: whether decoder layers attend to an encoder.
+        norm_eps: what the norms add to the variance.
     """
 
     def __init__(
@@ -89,8 +97,9 @@ class StackSpec:
         decoder_layers: int,
         norm_type: str,
         cross: bool = True,
+        norm_eps: float = 1e-5,
     ) -> None:
-        self.placement, self.options, self.norm_type = placement, options, norm_type
+        self.placement, self.options, self.norm_type, self.norm_eps = placement, options, norm_type, norm_eps
         self.positions = [Position(side, layer, encoder_layers, decoder_layers, cross) for layer in layers]
         slots = [s for position in self.positions for s in placement.at(position, options).slots]
         profiled = any(s.skip_scale.profiled for s in slots)
@@ -98,5 +107,5 @@ class StackSpec:
 
     def layers(self) -> List[LayerSpec]:
         """Return what each layer is built from, from the bottom."""
-        shared = (self.norm_type, self.profile)
+        shared = (self.norm_type, self.norm_eps, self.profile)
         return [LayerSpec(self.placement, self.options, position, *shared) for position in self.positions]

@@ -32,10 +32,10 @@ class PlacedStack:
         placement, norm_type = spec.placement, spec.norm_type
         self.spec = spec
         self.layer_norm = Norm(norm_type, dim, placement.final_norm_eps) if placement.final_norm else None
-        self.embedding_norm = Norm(norm_type, dim) if placement.embedding_norm else None
+        self.embedding_norm = Norm(norm_type, dim, spec.norm_eps) if placement.embedding_norm else None
         self.history = None
         if placement.history != "none":
-            self.history = History(len(spec.positions), dim, norm_type, placement.history == "pre")
+            self.history = History(len(spec.positions), dim, norm_type, placement.history == "pre", spec.norm_eps)
         self.profile = spec.profile
         second = placement.second_stream
         self.second_scale = 0.0 if second is None else second(spec.positions[0], spec.options)

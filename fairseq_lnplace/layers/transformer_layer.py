@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lnplace.layers.attention import Attention
-from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.recomputed import keeping_less
 from fairseq_lnplace.layers.residual import Residual
@@ -38,7 +37,7 @@ class TransformerLayer(nn.Module):
         self.self_attn_layer_norm = Residual(spec, size.dim, slots.self_attention, self.dropout_module)
         self.fc1 = linear(size.dim, size.ffn_dim, size.noise, size.noise_block)
         self.fc2 = linear(size.ffn_dim, size.dim, size.noise, size.noise_block)
-        self.ffn_layernorm = Norm(spec.norm_type, size.ffn_dim) if slots.feed_forward.inner_norm else None
+        self.ffn_layernorm = spec.norm(size.ffn_dim) if slots.feed_forward.inner_norm else None
         self.final_layer_norm = Residual(spec, size.dim, slots.feed_forward, self.dropout_module)
         self.encoder_attn: Optional[Attention] = None
         self.encoder_attn_layer_norm: Optional[Residual] = None

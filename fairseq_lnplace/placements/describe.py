@@ -9,10 +9,10 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_lnplace import placements
+from fairseq_lnplace.nn.parameters import extra_parameters, parameters
 from fairseq_lnplace.placements import equation, stock
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
-from fairseq_lnplace.placements.parameters import extra_parameters, parameters
 from fairseq_lnplace.placements.spec import ONE, Constant, Gains, Options, Placement, Side
 
 __all__ = ["describe", "short_citation", "summary"]

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from fairseq_lnplace.placements.spec import ONE, UNIT, Options, Placement, Position, Slots
 
-__all__ = ["has_factors", "normalize_before", "obstacle"]
+__all__ = ["IDENTITY", "STOCK_PLACEMENTS", "has_factors", "normalize_before", "obstacle"]
+
+# These two, with LayerNorm, are fairseq's own normalize_before off and on: their state dicts are stock's. All others'
+# have an entry more, which tells what they are.
+STOCK_PLACEMENTS = {"postln": False, "preln_final": True}
+IDENTITY = "placement_version"  # fairseq's EMA averages every entry, bytes too, unless its name says "version"
 
 POST, PRE = Slots(add_norm=True), Slots(in_norm=True)
 STOCK_EPS = 1e-5

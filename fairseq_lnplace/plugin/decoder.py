@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.layers.beams import (
     beam_size,
     decoder_mask,
+    hidden_padding,
     is_identity,
     living_keys,
     memory_columns,
@@ -128,9 +129,6 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
             caches = self.caches(incremental_state)
 
         x = packed(self.embed(prev_output_tokens, incremental_state), packing)
-        states: Optional[List[Tensor]] = None
-        if not self.training or self.need_states_in_training:
-            states = torch.jit.annotate(List[Tensor], [])
         batch = Batch(
             packing=packing,
             mask=self_mask,
@@ -141,7 +139,8 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
             beams=beams,
             weights_of=alignment_layer if need_attn else -1,
         )
-        streams = self.run(x, batch, caches, states)
+        states: List[Tensor] = []
+        streams = self.run(x, batch, caches, states if not self.training or self.need_states_in_training else None)
 
         attn = streams.weights
         if attn is not None:
@@ -150,9 +149,8 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
                 attn = attn[:, :alignment_heads]
             attn = attn.mean(dim=1)  # over heads: B x T x S
         inner_states: List[Optional[Tensor]] = []
-        if states is not None:
-            for state in states:
-                inner_states.append(unpacked(state, packing).transpose(0, 1))
+        for state in states:
+            inner_states.append(unpacked(state, packing).transpose(0, 1))
         x = unpacked(streams.x, packing)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
@@ -164,8 +162,9 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
         for index in range(self.num_layers):
             cache = self.get_incremental_state(incremental_state, "layer" + str(index))
             if cache is None:
-                cache = torch.jit.annotate(Dict[str, Optional[Tensor]], {})
-                self.set_incremental_state(incremental_state, "layer" + str(index), cache)
+                made: Dict[str, Optional[Tensor]] = {}
+                self.set_incremental_state(incremental_state, "layer" + str(index), made)
+                cache = made
             found.append(cache)
         return found
 
@@ -179,9 +178,8 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
     ) -> Optional[Tensor]:
         """Return self-attention's mask over whole sequences (``padding`` is B x T), beside what ``causal`` says."""
         hidden: Optional[Tensor] = None
-        # The causal mask hides padding from all real positions where it only stands at the end.
-        if any_padding and (not causal or bool((padding[:, :-1] & ~padding[:, 1:]).any())):
-            hidden = padding
+        if any_padding:
+            hidden = hidden_padding(padding) if causal else padding
         before = memory if self.cross_self_attention else None
         return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
 

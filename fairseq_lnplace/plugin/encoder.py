@@ -44,21 +44,17 @@ class TransformerEncoder(FairseqStack, TransformerEncoderBase):  # type: ignore[
             padding = encoder_padding_mask
             x = x.masked_fill(encoder_padding_mask.unsqueeze(-1), 0.0)
 
-        collected: Optional[List[Tensor]] = None
-        if return_all_hiddens:
-            collected = torch.jit.annotate(List[Tensor], [])
-        streams = self.run(x, Batch(padding=padding, mask=real_keys(padding)), None, collected)
+        states: List[Tensor] = []
+        batch = Batch(padding=padding, mask=real_keys(padding))
+        x = self.run(x, batch, None, states if return_all_hiddens else None).x
 
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
-        states: List[Tensor] = []
-        if collected is not None:
-            states = [state.transpose(0, 1) for state in collected]
         empty: List[Tensor] = []
         return {
-            "encoder_out": [streams.x.transpose(0, 1)],  # T x B x C
+            "encoder_out": [x.transpose(0, 1)],  # T x B x C
             "encoder_padding_mask": [encoder_padding_mask],  # B x T
             "encoder_embedding": [embedding],  # B x T x C
-            "encoder_states": states,  # of T x B x C each
+            "encoder_states": [state.transpose(0, 1) for state in states],  # of T x B x C each
             "fc_results": empty,
             "src_tokens": empty,
             "src_lengths": [lengths],

@@ -75,10 +75,10 @@ def checkpointed(forward: Any, streams: Streams, batch: Batch, cache: Cache | No
 def wrapped(layer: FairseqLayer, cfg: Any) -> nn.Module:
     """Return the layer with activation checkpointing and FSDP as the configuration asks for."""
     if cfg.checkpoint_activations:
-        usual, layer.forward = layer.forward, layer.flat_forward  # type: ignore[method-assign]
+        usual = layer.forward
+        vars(layer)["forward"] = layer.flat_forward
         checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-        layer.precheckpoint_forward = usual
-        layer.forward = partial(checkpointed, layer.forward)  # type: ignore[method-assign]
+        vars(layer).update(forward=partial(checkpointed, layer.forward), precheckpoint_forward=usual)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)  # type: ignore[no-any-return]
 
 

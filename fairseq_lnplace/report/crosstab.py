@@ -9,7 +9,7 @@ from typing import Any
 
 from mpmath import betainc, findroot
 
-from fairseq_lnplace.experiments.claims import Outcome
+from fairseq_lnplace.experiments.outcomes import Outcome
 from fairseq_lnplace.report.summary import Column, columns_of
 
 __all__ = ["Crosstab", "crosstab", "half_width", "markdown"]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fairseq_lnplace.experiments.training_log import Row
 from fairseq_lnplace.report.groups import Group
-from fairseq_lnplace.report.runs import Evaluation, TrainedRun
+from fairseq_lnplace.report.records import Evaluation
+from fairseq_lnplace.report.runs import TrainedRun
 
 __all__ = ["UNITS", "Array", "Line", "Metric", "line_of", "metrics_of", "progress_of"]
 

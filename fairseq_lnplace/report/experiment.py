@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fairseq_lnplace.experiments.claims import CLAIMS, Outcome, Results
+from fairseq_lnplace.experiments.claims import CLAIMS
+from fairseq_lnplace.experiments.outcomes import Outcome, Results
 from fairseq_lnplace.experiments.results import record_of
 from fairseq_lnplace.files import write_json
 from fairseq_lnplace.report import page
 from fairseq_lnplace.report.crosstab import Crosstab, crosstab
 from fairseq_lnplace.report.measured import read_measured
-from fairseq_lnplace.report.runs import TrainedRun, read_json, read_run
+from fairseq_lnplace.report.records import read_json
+from fairseq_lnplace.report.runs import TrainedRun, read_run
 
 __all__ = ["Experiment", "experiments_in", "read_experiment", "show", "shown"]
 

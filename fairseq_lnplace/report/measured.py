@@ -13,7 +13,7 @@ from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.report.curves import Line
 from fairseq_lnplace.report.groups import Group, Spread
 from fairseq_lnplace.report.layers import SIDES, Panel, Row, layer_line
-from fairseq_lnplace.report.runs import read_json
+from fairseq_lnplace.report.records import read_json
 
 __all__ = ["Measured", "depth_rows", "measured_panels", "read_measured"]
 

@@ -10,63 +10,23 @@ A folder is an experiment's cell (`experiments/runner.py`) or any ``--save-dir``
 
 from __future__ import annotations
 
-import ast
-import fcntl
-import json
 import math
-import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.experiments.training_log import TrainingLog, gave_up, last_line, read_log
+from fairseq_lnplace.experiments.training_log import TrainingLog, read_log
+from fairseq_lnplace.report.options import logged_options, options_of, placement_of
+from fairseq_lnplace.report.records import Evaluation, read_evaluations, read_json
+from fairseq_lnplace.report.states import state_of_cell, state_of_log
 
-__all__ = ["Evaluation", "TrainedRun", "placement_of", "read_json", "read_run", "read_runs"]
+__all__ = ["TrainedRun", "read_run", "read_runs"]
 
 CELL = "cell.json"
 LOG = "train.log"
 LAYER_STATS = "layer_stats.jsonl"
-# The groups of fairseq's configuration whose name is an option of fairseq-train's, and that option.
-NAMED = {
-    "model": "arch",
-    "task": "task",
-    "criterion": "criterion",
-    "optimizer": "optimizer",
-    "lr_scheduler": "lr-scheduler",
-}
-# Those that other commands than fairseq-train read.
-FOREIGN = ("common_eval", "generation", "eval_lm", "interactive", "scoring")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One record of `lnplace evaluate`.
-
-    Attributes:
-        record: the file.
-        subset: the split that was translated.
-        checkpoint: the checkpoint's file name.
-        epoch: of the checkpoint at an epoch's end; None of any other, such as the best or an average.
-        decoding: the search's options.
-        scores: ``bleu`` and ``chrf`` (0 to 100), and whatever else the record scores.
-        signatures: of those scores that have one.
-        versions: of the packages that scored.
-        command: that wrote the record.
-    """
-
-    record: Path
-    subset: str
-    checkpoint: str
-    epoch: int | None
-    decoding: Mapping[str, Any]
-    scores: Mapping[str, float]
-    signatures: Mapping[str, str]
-    versions: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,75 +136,11 @@ def read_run(folder: Path) -> TrainedRun:
         seed=int(options.get("seed", 1)),
         command=command,
         options=options,
-        state=_state_of_cell(cell["state"], folder) if cell else _state_of_log(path, log),
+        state=state_of_cell(cell["state"], folder) if cell else state_of_log(path, log),
         log=log,
-        evaluations=tuple(_evaluations(folder)),
+        evaluations=tuple(read_evaluations(folder)),
         layer_stats=_layer_stats(folder / LAYER_STATS),
     )
-
-
-def placement_of(arch: str) -> str:
-    """Return the placement that an architecture's name holds ("transformer_postln_tiny": "postln")."""
-    return max((name for name in placements.names() if f"_{name}_" in f"{arch}_"), key=len, default="")
-
-
-def options_of(command: str) -> dict[str, Any]:
-    """Return the options of a command of `fairseq-train`, however it is started; the folder after it is ``data``."""
-    words = shlex.split(command)
-    start = next((place for place, word in enumerate(words) if word in ("fairseq-train", "fairseq_cli.train")), 0)
-    options: dict[str, Any] = {}
-    name, values = "data", list[str]()
-    for word in [*words[start + 1 :], "--"]:
-        if word.startswith("--"):
-            options[name] = " ".join(values) or True
-            name, _, value = word[2:].partition("=")
-            values = [value] if value else []
-        else:
-            values.append(word)
-    return options
-
-
-class _AsDicts(ast.NodeTransformer):
-    """Turns the ``Namespace(name=value)`` of older models, and ``inf``, into what is a Python literal."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Dict:
-        """Return the call's keywords as a dict."""
-        values = [self.visit(keyword.value) for keyword in node.keywords]
-        return ast.Dict([ast.Constant(keyword.arg) for keyword in node.keywords], values)
-
-    def visit_Name(self, node: ast.Name) -> ast.Constant:
-        """Return the number that a name is, such as inf."""
-        return ast.Constant(float(node.id))
-
-
-def logged_options(path: Path) -> dict[str, Any]:
-    """Return the options of the configuration that fairseq logs at its start; none where that cannot be read."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = next((line for line in file if "{'_name': None, 'common': {" in line), "")
-    try:
-        config = ast.literal_eval(_AsDicts().visit(ast.parse(line[line.find("{") :].strip(), mode="eval")).body)
-    except (SyntaxError, ValueError):
-        return {}
-    options: dict[str, Any] = {}
-    for group, values in config.items():
-        if isinstance(values, dict) and group not in FOREIGN:
-            # Older models come with all options there are; each is the other group's own.
-            options = {**flat(values), **options} if group == "model" else {**options, **flat(values)}
-            if values.get("_name"):
-                options[NAMED.get(group, group)] = values["_name"]
-    return options
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a group's values as options: ``{"encoder": {"embed_dim": 8}}`` is ``{"encoder-embed-dim": 8}``."""
-    options: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            options |= flat(value, f"{prefix}{name}-")
-        elif value is not None and not name.endswith("_name"):
-            only = value[0] if isinstance(value, list) and len(value) == 1 else value
-            options[f"{prefix}{name}".replace("_", "-")] = only
-    return options
 
 
 def _log_of(folder: Path) -> Path | None:
@@ -256,62 +152,6 @@ def _log_of(folder: Path) -> Path | None:
 def _rows(path: Path) -> int:
     log = read_log(path)
     return len(log.inner) + len(log.valid)
-
-
-def _state_of_cell(recorded: str, folder: Path) -> str:
-    """Return a cell's state: one that was recorded as at work, and is no longer, was interrupted."""
-    if recorded not in ("training", "evaluating"):
-        return recorded
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return recorded  # the runner holds the folder
-    except OSError:
-        pass  # the folder was copied without its lock
-    return "interrupted"
-
-
-def _state_of_log(path: Path, log: TrainingLog) -> str:
-    """Return the state that a log of fairseq's ends in."""
-    last, crash = last_line(path), path.with_name("crash.pt")  # saved for gradients that are not finite
-    if re.search(r"done training in [\d.]+ seconds$", last):
-        return "diverged" if log.diverged else "finished"
-    if log.diverged or gave_up(path):
-        return "diverged"
-    if crash.exists() and crash.stat().st_mtime >= path.stat().st_mtime:
-        return "diverged"  # of which --log-file tells nothing
-    return "failed" if re.match(r"[\w.]*(Error|Exception)\b", last) else "interrupted"
-
-
-def read_json(path: Path) -> Any:
-    """Return a JSON file's content, or None where there is none, or something else."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _evaluations(folder: Path) -> Iterator[Evaluation]:
-    """Give the evaluations whose records lie in the folder."""
-    for path in sorted(folder.glob("*.json")):
-        record = read_json(path)
-        if not (isinstance(record, dict) and {"subset", "checkpoint", "decoding"} <= record.keys()):
-            continue
-        checkpoint = Path(record["checkpoint"])
-        number = checkpoint.stem.removeprefix("checkpoint")
-        scored = {name: value for name, value in record.items() if isinstance(value, dict) and "score" in value}
-        yield Evaluation(
-            record=path,
-            subset=record["subset"],
-            checkpoint=checkpoint.name,
-            epoch=int(number) if number.isdecimal() else None,
-            decoding=record["decoding"],
-            scores={name: value["score"] for name, value in scored.items()},
-            signatures={name: value["signature"] for name, value in scored.items() if "signature" in value},
-            versions=record.get("versions", {}),
-            command=record.get("command", ""),
-        )
 
 
 def _layer_stats(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from fairseq_lnplace import placements
 from fairseq_lnplace.averaging import average
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.plugin.models.method import IDENTITY, described
+from fairseq_lnplace.placements.stock import IDENTITY
+from fairseq_lnplace.plugin.models.method import described
 
 
 def weights(placement: str, kind: str = "translation", **options: Any) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import layer_norm
 
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.diagnostics import plots
+from fairseq_lnplace.diagnostics.plots import activations as plots
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
 from fairseq_lnplace.diagnostics.text import batches, synthetic_text
 from fairseq_lnplace.measure.activation_rows import activation_rows, outside, pre_bounds

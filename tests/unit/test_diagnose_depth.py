@@ -17,8 +17,8 @@ from torch import nn
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.corpus.words import Words
-from fairseq_lnplace.diagnostics import plots
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
+from fairseq_lnplace.diagnostics.plots import depth as plots
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
 from fairseq_lnplace.diagnostics.text import batches, synthetic_text
 from fairseq_lnplace.errors import LnplaceError

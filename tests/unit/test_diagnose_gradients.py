@@ -14,7 +14,7 @@ from helpers import arguments, batch, dictionary, tiny_model
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.commands.diagnose_gradients import ratios
-from fairseq_lnplace.diagnostics import plots
+from fairseq_lnplace.diagnostics.plots import gradients as plots
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, from_checkpoint, settle
 from fairseq_lnplace.diagnostics.tables import over_seeds
 from fairseq_lnplace.diagnostics.text import Text, batches, read_text, synthetic_text

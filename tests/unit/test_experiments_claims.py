@@ -6,18 +6,12 @@ from typing import Any
 import pytest
 from made_up_runs import outcome
 
-from fairseq_lnplace.experiments.claims import (
-    CLAIMS,
-    Outcome,
-    Results,
-    Verdict,
-    alike,
-    falls,
-    no_worse,
-    reaches,
-    worse,
-)
+from fairseq_lnplace.experiments.claims import CLAIMS
+from fairseq_lnplace.experiments.comparisons import alike, no_worse, reaches, worse
+from fairseq_lnplace.experiments.gradient_trends import falls
 from fairseq_lnplace.experiments.grid import read_grid
+from fairseq_lnplace.experiments.outcomes import Outcome, Results
+from fairseq_lnplace.experiments.verdicts import Verdict
 
 ONE, OTHER = {"w": "none"}, {"w": "long"}
 

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from fairseq_lnplace.experiments.results import curves, draw, markdown, record_of, table
 from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.runs import Evaluation, TrainedRun
+from fairseq_lnplace.report.records import Evaluation
+from fairseq_lnplace.report.runs import TrainedRun
 
 
 def record(title: str, arch: str, losses: list[float], bleu: list[float], state: str = "finished") -> dict[str, Any]:

@@ -25,11 +25,15 @@ from fairseq_lnplace.cli import main
 from fairseq_lnplace.commands import list_
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.residual import Residual
-from fairseq_lnplace.placements import drawing, equation
+from fairseq_lnplace.layers.spec import LayerSpec
+from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.nn.parameters import extra_parameters
+from fairseq_lnplace.placements import equation
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.describe import describe, short_citation, summary
+from fairseq_lnplace.placements.diagram.drawing import draw_columns
+from fairseq_lnplace.placements.diagram.pen import Pen
 from fairseq_lnplace.placements.options import method_options
-from fairseq_lnplace.placements.parameters import extra_parameters
 from fairseq_lnplace.placements.spec import Placement, Position, Slots
 
 METHODS = pytest.mark.parametrize("name", placements.names())
@@ -63,9 +67,7 @@ def run(lines: list[str], names: dict[str, Any]) -> dict[str, Any]:
 
 
 def residual_of(placement: Placement, options: dict[str, Any], slots: Slots, position: Position) -> Residual:
-    second = placement.second_stream
-    scale = 1.0 if second is None else second(position, options)
-    residual = Residual(4, slots, position, options, "layernorm", scale, Dropout(0.0, module_name="test"), None)
+    residual = Residual(LayerSpec(placement, options, position, "layernorm"), 4, slots, Dropout(0.0))
     for parameter in (residual.skip_scale, residual.branch_scale):
         if parameter is not None:
             nn.init.normal_(parameter)
@@ -111,10 +113,10 @@ def test_the_printed_update_is_what_the_residual_connection_does(name: str, side
             )
             h = (residual.enter(x, None) @ matrix).tanh()
             second = r if placement.second_stream is not None else None
-            actual, actual_r = residual.leave(x, h, None, layer_input, shared, second)
-            torch.testing.assert_close(values["x"], actual)
-            if actual_r is not None:
-                torch.testing.assert_close(values["r"], actual_r)
+            actual = residual.leave(Streams(x, second), h, padding=None, layer_input=layer_input, scale=shared)
+            torch.testing.assert_close(values["x"], actual.x)
+            if actual.second is not None:
+                torch.testing.assert_close(values["r"], actual.second)
 
 
 class Matrix:
@@ -362,7 +364,7 @@ def test_models_options_and_words() -> None:
 # --------------------------------------------------------------------------------------------------------- the diagram
 
 
-class RecordingPen(drawing.Pen):
+class RecordingPen(Pen):
     """Notes what is drawn instead of drawing."""
 
     def __init__(self) -> None:
@@ -388,7 +390,7 @@ class RecordingPen(drawing.Pen):
 def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
     placement, options = form_of(name)
     pen = RecordingPen()
-    drawing.draw_columns(pen, placement, options, Depth())
+    draw_columns(pen, placement, options, Depth())
     text = "\n".join(
         line
         for parts in at_base_depth(name)["equations"].values()
@@ -410,7 +412,7 @@ def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
 def test_what_is_drawn_does_not_overlap() -> None:
     for name in placements.names():
         pen = RecordingPen()
-        drawing.draw_columns(pen, *form_of(name), Depth())
+        draw_columns(pen, *form_of(name), Depth())
         places = [(x, y) for _, _, x, y in pen.boxes]
         for index, (x, y) in enumerate(places):
             for other_x, other_y in places[:index]:

@@ -6,7 +6,6 @@ fairseq's own ``fixed --force-anneal`` shrinks again at every later epoch; this 
 
 # fairseq reads a dataclass's types at run time and knows only typing's spelling of them.
 # ruff: noqa: UP006, UP035
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import List
 
@@ -15,13 +14,9 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.plugin.lr_schedulers.options import single_lr, whole_number
-
-
-def dropped(epoch: int, lr: float, factor: float, drop_epochs: Iterable[int]) -> float:
-    """Return the learning rate of ``epoch`` (from 1): ``lr`` times ``factor`` for each of ``drop_epochs`` now over."""
-    return float(lr * factor ** sum(over < epoch for over in set(drop_epochs)))
+from fairseq_lnplace.plugin.lr_schedulers.options import flag, single_lr
+from fairseq_lnplace.schedules.formulas import dropped
+from fairseq_lnplace.schedules.options import check_epoch_drop
 
 
 @dataclass
@@ -45,10 +40,7 @@ class EpochDrop(FairseqLRScheduler):  # type: ignore[misc]
     """
 
     def __init__(self, cfg: EpochDropConfig, optimizer: FairseqOptimizer) -> None:
-        for epoch in cfg.drop_epochs:
-            whole_number("--drop-epochs", epoch, at_least=1)
-        if not cfg.drop_factor > 0:
-            raise must_be("--drop-factor", "positive", cfg.drop_factor)
+        check_epoch_drop(flag, drop_epochs=cfg.drop_epochs, drop_factor=cfg.drop_factor)
         single_lr(cfg.lr)
         super().__init__(cfg, optimizer)
         self.step_begin_epoch(1)

@@ -22,30 +22,9 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.plugin.lr_schedulers.options import single_lr, whole_number
-
-DEFAULT_HOLD = 4000  # updates, as the warm-up of "Attention is all you need"
-DEFAULT_TIMESCALE = 4000
-
-
-def warmup(t: int, lr: float, updates: int, init_lr: float = 0.0) -> float:
-    """Return the learning rate at update ``t`` < ``updates`` of a straight line from ``init_lr`` to ``lr``."""
-    return init_lr + t * ((lr - init_lr) / updates)
-
-
-def held(t: int, lr: float, hold: float) -> float:
-    """Return ``lr`` while ``t`` < ``hold``, then lr·√(hold/t): positive and continuous for every ``t`` ≥ 0.
-
-    ``hold`` = 0 is read as 1 (lr/√t); infinity holds for ever.
-    """
-    hold = hold or 1
-    return lr if t < hold else (lr * hold**0.5) * t**-0.5  # in fairseq's order, so that the bits agree
-
-
-def shifted(t: int, lr: float, timescale: int) -> float:
-    """Return lr·√(D/(D+t)), where D is ``timescale`` and ``t`` ≥ 0 counts from the end of the warm-up."""
-    return float(lr * (timescale / (timescale + t)) ** 0.5)
+from fairseq_lnplace.plugin.lr_schedulers.options import flag, single_lr
+from fairseq_lnplace.schedules.formulas import DEFAULT_HOLD, DEFAULT_TIMESCALE, inverse_sqrt
+from fairseq_lnplace.schedules.options import check_inverse_sqrt
 
 
 @dataclass
@@ -82,21 +61,14 @@ class InverseSqrtNoWarmupConfig(FairseqDataclass):  # type: ignore[misc]
 def check(cfg: InverseSqrtNoWarmupConfig) -> None:
     """Raise LnplaceError if an option is out of range or two contradict each other."""
     single_lr(cfg.lr)
-    whole_number("--warmup-updates", cfg.warmup_updates)
-    if cfg.decay_form not in ("held", "shifted"):
-        raise must_be("--decay-form", "held or shifted", cfg.decay_form)
-    for option, value, smallest, form in (
-        ("--hold-updates", cfg.hold_updates, 0, "held"),
-        ("--hold-epochs", cfg.hold_epochs, 0, "held"),
-        ("--timescale", cfg.timescale, 1, "shifted"),
-    ):
-        if value is None:
-            continue
-        whole_number(option, value, smallest)
-        if cfg.decay_form != form:
-            raise LnplaceError(f"`{option}` belongs to `--decay-form {form}`, but that is {cfg.decay_form}")
-    if cfg.hold_updates is not None and cfg.hold_epochs is not None:
-        raise LnplaceError("`--hold-updates` and `--hold-epochs` exclude each other, but both are given")
+    check_inverse_sqrt(
+        flag,
+        warmup_updates=cfg.warmup_updates,
+        decay_form=cfg.decay_form,
+        timescale=cfg.timescale,
+        hold_updates=cfg.hold_updates,
+        hold_epochs=cfg.hold_epochs,
+    )
 
 
 @register_lr_scheduler("inverse_sqrt_nowarmup", dataclass=InverseSqrtNoWarmupConfig)
@@ -119,12 +91,15 @@ class InverseSqrtNoWarmup(FairseqLRScheduler):  # type: ignore[misc]
 
     def lr_at(self, t: int) -> float:
         """Return the learning rate with which update ``t`` + 1 is made, that is after ``t`` updates."""
-        lr, warmup_updates = single_lr(self.cfg.lr), self.cfg.warmup_updates
-        if t < warmup_updates:
-            return warmup(t, lr, warmup_updates, max(self.cfg.warmup_init_lr, 0))
-        if self.cfg.decay_form == "shifted":
-            return shifted(t - warmup_updates, lr, self.cfg.timescale or DEFAULT_TIMESCALE)
-        return held(t, lr, max(warmup_updates, self.hold))
+        return inverse_sqrt(
+            t,
+            single_lr(self.cfg.lr),
+            warmup_updates=self.cfg.warmup_updates,
+            warmup_init_lr=self.cfg.warmup_init_lr,
+            hold=self.hold,
+            decay_form=self.cfg.decay_form,
+            timescale=self.cfg.timescale,
+        )
 
     def step_update(self, num_updates: int) -> float:
         """Set and return the learning rate after ``num_updates`` updates (not batches: ``--update-freq``)."""

@@ -1,10 +1,15 @@
-"""What the schedules check about their options before anything runs."""
+"""What fairseq's command line adds to the schedules' options: flags, and a list for the one learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from fairseq_lnplace.errors import must_be
+
+
+def flag(name: str) -> str:
+    """Return the flag of the option that a configuration keeps as ``name``."""
+    return "--" + name.replace("_", "-")
 
 
 def single_lr(lr: float | Collection[float]) -> float:
@@ -17,14 +22,3 @@ def single_lr(lr: float | Collection[float]) -> float:
     if len(values) != 1:
         raise must_be("--lr", "one value with this --lr-scheduler", values)
     return float(values[0])
-
-
-def whole_number(option: str, value: object, at_least: int = 0) -> int:
-    """Return ``value`` if it is an integer of ``at_least`` or more.
-
-    Raises:
-        LnplaceError: it is not; the sentence names the option.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise must_be(option, f"a whole number of at least {at_least}", value)
-    return value

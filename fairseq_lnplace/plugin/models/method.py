@@ -12,13 +12,11 @@ from torch import Tensor
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.heap import keep_freed_memory
-from fairseq_lnplace.layers.norm import ENCODER_ONLY_NORM_TYPES, NORM_TYPES
+from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.spec import StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
 from fairseq_lnplace.placements.spec import Options, Placement, Side
-
-# These two, with LayerNorm, are fairseq's own normalize_before off and on: their state dicts are stock's.
-STOCK_PLACEMENTS = {"postln": False, "preln_final": True}
+from fairseq_lnplace.placements.stock import IDENTITY, STOCK_PLACEMENTS
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str
         raise LnplaceError(
             "`--decoder-norm-type` must be left out without an encoder, where --norm-type is the decoder's"
         )
-    causal = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
+    causal = CAUSAL_NORM_TYPES
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
     for flag, kind, is_decoders in (
         ("--norm-type", norm_type, not has_encoder),
@@ -251,7 +249,6 @@ def pruned(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:
 
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:sentence_encoder\.)?layers\.(\d+)\.")
-IDENTITY = "placement_version"  # fairseq's EMA averages every entry, bytes too, unless its name says "version"
 FINAL_NORM_KEYS = (
     "encoder.layer_norm.weight",
     "decoder.layer_norm.weight",

@@ -7,26 +7,22 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 
-import torch
-from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.layers.spec import StackSpec
+from fairseq_lnplace.layers.spec import LayerSize, StackSpec
+from fairseq_lnplace.nn.stacks import Stack
 from fairseq_lnplace.placements.at_depth import Depth
 from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Options, Placement, Side
-from fairseq_lnplace.plugin.decoder import TransformerDecoder
-from fairseq_lnplace.plugin.encoder import TransformerEncoder
-from fairseq_lnplace.plugin.models.method import IDENTITY, STOCK_PLACEMENTS
+from fairseq_lnplace.placements.stock import IDENTITY, STOCK_PLACEMENTS
 
 __all__ = ["extra_parameters", "parameters"]
 
 # The sizes of the stacks that are built for their names, on the meta device: they cost nothing, and no depth is one.
 HEADS, DIM, FFN = 10_007, 30_021, 50_021
 SIZE_NAMES = {HEADS: "H", DIM: "d", FFN: "f", 1: "1"}
-USUAL = r"(_proj|\.fc\d)\.(weight|bias)$|^embed_|^version$|^output_projection"
+USUAL = r"(_proj|\.fc\d)\.(weight|bias)$"
 MATRIX = "(L+1)²"  # DLCL's weights; all other matrices are Post-LN's too
 
 
@@ -49,19 +45,10 @@ def parameters(placement: Placement, options: Options, depth: Depth) -> dict[str
 
 def stack_on_meta(placement: Placement, options: Options, depth: Depth, side: Side) -> nn.Module:
     """Return a stack without memory."""
-    cfg = TransformerConfig(no_token_positional_embeddings=True)
-    cfg.compile = False
-    for each, layers in ((cfg.encoder, depth.encoder_layers), (cfg.decoder, depth.decoder_layers)):
-        each.layers, each.embed_dim, each.ffn_embed_dim, each.attention_heads = layers, DIM, FFN, HEADS
-    cfg.decoder.input_dim = cfg.decoder.output_dim = DIM
-    numbers = [position.layer for position in depth.positions(side)]
-    spec = StackSpec(placement, options, side, numbers, depth.encoder_layers, depth.decoder_layers, "layernorm")
-    words = Dictionary()
-    with torch.device("meta"):
-        embedding = nn.Embedding(len(words), DIM, words.pad())
-        if side == "encoder":
-            return TransformerEncoder(cfg, words, embedding, spec)
-        return TransformerDecoder(cfg, words, embedding, spec, no_encoder_attn=depth.encoder_layers == 0)
+    depths = (depth.encoder_layers, depth.decoder_layers)
+    spec = StackSpec(placement, options, side, list(range(1, depth.layers(side) + 1)), *depths, "layernorm")
+    memory_dim = DIM if side == "decoder" and depth.encoder_layers else 0
+    return Stack(spec, LayerSize(DIM, FFN, HEADS, memory_dim), {"device": "meta"})
 
 
 def extra_parameters(placement: Placement) -> dict[str, str]:

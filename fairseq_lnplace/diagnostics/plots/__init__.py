@@ -1,0 +1,1 @@
+"""Tables become figures; the only modules of the measurements that draw."""

@@ -1,0 +1,158 @@
+"""What the modules of this package are built from, and the checks on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from fairseq_lnplace import placements
+from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.layers.initialisation import initialise
+from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
+from fairseq_lnplace.layers.spec import LayerSize, LayerSpec, StackSpec
+from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.spec import Placement, Side
+
+__all__ = ["Settings", "finish", "layer_size", "layer_spec", "on_device", "stack_spec"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+class Settings(TypedDict, total=False):
+    """What every module of this package takes by keyword, beside its own arguments.
+
+    Attributes:
+        placement: a name of ``lnplace list``, or a placement of your own ("preln_final").
+        dim_feedforward: the width of the feed-forward (2048).
+        dropout: of the branches (0.1).
+        attention_dropout, activation_dropout: of the attention weights and the feed-forward's hidden layer (as
+            ``dropout``, which is torch's convention).
+        activation: "relu", "gelu" or a function ("relu").
+        norm_type: the kind of all norms ("layernorm"); see :class:`~fairseq_lnplace.layers.norm.Norm`.
+        layer_norm_eps: what the norms add to the variance (1e-5).
+        options: the placement's own options by name; ``lnplace show PLACEMENT`` tells them.
+        init: "xavier", "xavier_normal" or "fairseq"; see :func:`~fairseq_lnplace.layers.initialisation.initialise`.
+        device, dtype: of the weights, as in ``torch.nn``.
+    """
+
+    placement: str | Placement
+    dim_feedforward: int
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+    activation: str | Callable[[Tensor], Tensor]
+    norm_type: str
+    layer_norm_eps: float
+    options: Mapping[str, Any]
+    init: str
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+def stack_spec(side: Side, encoder_layers: int, decoder_layers: int, settings: Settings) -> StackSpec:
+    """Return what a stack is built from, in a model of so many layers; 0 for a missing stack.
+
+    Raises:
+        LnplaceError: the placement, the norm type or an option is unknown or out of range.
+    """
+    if unknown := settings.keys() - Settings.__annotations__.keys():
+        raise must_be(min(unknown), f"left out, as the settings are {', '.join(Settings.__annotations__)}", "given")
+    for name, number in (("encoder layers", encoder_layers), ("decoder layers", decoder_layers)):
+        if number < 0 or not encoder_layers + decoder_layers:
+            raise must_be(name, "at least 1", number)
+    given = settings.get("placement", "preln_final")
+    placement = placements.get(given) if isinstance(given, str) else given
+    own = dict(settings.get("options", {}))
+    if strange := own.keys() - METHOD_OPTIONS.keys():
+        raise must_be("options", f"of {', '.join(METHOD_OPTIONS)}", min(strange))
+    options = method_options(placement.name, placement.options, own)
+    norm_type = settings.get("norm_type", "layernorm")
+    allowed = NORM_TYPES if side == "encoder" else CAUSAL_NORM_TYPES
+    if norm_type not in allowed:
+        future = "" if side == "encoder" else " (a decoder must not see the future)"
+        raise must_be("norm_type", f"{' or '.join(allowed)}{future}", norm_type)
+    depth = encoder_layers if side == "encoder" else decoder_layers
+    return StackSpec(
+        placement.resolved(options),
+        options,
+        side,
+        list(range(1, depth + 1)),
+        encoder_layers,
+        decoder_layers,
+        norm_type,
+        encoder_layers > 0,
+        settings.get("layer_norm_eps", 1e-5),
+    )
+
+
+def layer_size(d_model: int, nhead: int, settings: Settings, memory_dim: int = 0) -> LayerSize:
+    """Return the sizes of a layer; ``memory_dim`` as of :class:`LayerSize`.
+
+    Raises:
+        LnplaceError: one is out of range.
+    """
+    ffn_dim = settings.get("dim_feedforward", 2048)
+    for name, value in (("d_model", d_model), ("nhead", nhead), ("dim_feedforward", ffn_dim)):
+        if value < 1:
+            raise must_be(name, "at least 1", value)
+    if d_model % nhead:
+        raise must_be("nhead", f"a divisor of d_model {d_model}", nhead)
+    dropout = settings.get("dropout", 0.1)
+    attention_dropout = settings.get("attention_dropout", dropout)
+    activation_dropout = settings.get("activation_dropout", dropout)
+    for name, p in (
+        ("dropout", dropout),
+        ("attention_dropout", attention_dropout),
+        ("activation_dropout", activation_dropout),
+    ):
+        if not 0 <= p <= 1:
+            raise must_be(name, "between 0 and 1", p)
+    activation = settings.get("activation", "relu")
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise must_be("activation", f"{' or '.join(ACTIVATIONS)} or a function", activation)
+        activation = ACTIVATIONS[activation]
+    return LayerSize(
+        d_model,
+        ffn_dim,
+        nhead,
+        memory_dim,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        activation_dropout=activation_dropout,
+        activation=activation,
+    )
+
+
+def layer_spec(spec: StackSpec, layer: int) -> LayerSpec:
+    """Return what the layer of this number, from 1, of a stack is built from.
+
+    Raises:
+        LnplaceError: there is no such layer.
+    """
+    layers = spec.layers()
+    if not 1 <= layer <= len(layers):
+        raise must_be("layer", f"from 1 to layers, {len(layers)}", layer)
+    return layers[layer - 1]
+
+
+def on_device(settings: Settings) -> AbstractContextManager[object]:
+    """Return a context in which weights are made on the settings' device."""
+    device = settings.get("device")
+    return nullcontext() if device is None else torch.device(device)
+
+
+def finish(module: nn.Module, settings: Settings) -> None:
+    """Initialise a module's layers, and turn it to the type that the settings ask for.
+
+    Raises:
+        LnplaceError: there is no such initialisation.
+    """
+    initialise(module, settings.get("init", "xavier"))
+    module.to(dtype=settings.get("dtype"))
