@@ -28,7 +28,7 @@ def activation_figure(rows: Sequence[Row], title: str, epsilon: float) -> Figure
     """Return the sizes of the stream and of the last sum, with Lemma 2's lines, and δ; a row for each stack.
 
     Args:
-        rows: of :func:`.activations.activation_rows`, averaged over seeds, each with its label and placement.
+        rows: of :func:`.activation_rows.activation_rows`, averaged over seeds, each with its label and placement.
         title: above the panels.
         epsilon: what δ was counted with.
     """

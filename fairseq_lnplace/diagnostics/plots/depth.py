@@ -30,7 +30,7 @@ def layer_figure(rows: Sequence[Row], stacks: Sequence[Row], title: str) -> Figu
     """Return how far each layer goes, its merge error, and the losses without it; a row of panels for each stack.
 
     Args:
-        rows, stacks: the tables of :func:`.depth.depth_tables`, averaged over seeds, with label and placement.
+        rows, stacks: the tables of :func:`.depth_tables.depth_tables`, averaged over seeds, with label and placement.
         title: above the panels.
     """
     sides = sides_of(rows)
