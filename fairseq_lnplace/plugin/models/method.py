@@ -122,12 +122,12 @@ def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str
         )
     causal = CAUSAL_NORM_TYPES
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
-    for flag, kind, is_decoders in (
+    for option, kind, is_decoders in (
         ("--norm-type", norm_type, not has_encoder),
         ("--decoder-norm-type", decoder, has_decoder),
     ):
         if is_decoders and kind not in causal:
-            raise must_be(flag, " or ".join(causal) + " (a decoder must not see the future)", kind)
+            raise must_be(option, " or ".join(causal) + " (a decoder must not see the future)", kind)
     return norm_type, decoder
 
 
