@@ -59,9 +59,9 @@ def main(words: Sequence[str]) -> None:
         LnplaceError: no such placement, impossible depths, a method's option out of range, an unknown picture format.
     """
     args = parse(words)
-    for flag, layers in (("--encoder-layers", args.encoder_layers), ("--decoder-layers", args.decoder_layers)):
+    for option, layers in (("--encoder-layers", args.encoder_layers), ("--decoder-layers", args.decoder_layers)):
         if layers < 0:
-            raise must_be(flag, "at least 0", layers)
+            raise must_be(option, "at least 0", layers)
     if args.encoder_layers == args.decoder_layers == 0:
         raise must_be("--encoder-layers", "at least 1 where --decoder-layers is 0", 0)
     if args.draw and args.draw.suffix[1:] not in PICTURES:
