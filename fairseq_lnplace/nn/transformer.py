@@ -79,6 +79,9 @@ class Transformer(nn.Module):
         Raises:
             LnplaceError: the source is missing at the first step, or is given again.
         """
+        if (src is None) != (cache is not None):
+            given = "given at the first step", "missing"
+            raise must_be("src", *(given if src is None else ("given at the first step alone", "given again")))
         if src is None:
             return self.decoder.step(tgt, cache)
         return self.decoder.step(tgt, cache, self.encoder(src), self.encoder.padding(src))

@@ -166,7 +166,8 @@ class Placement:
     lower_layers: Constant = ZERO
     embedding_norm: bool = False
     final_norm: bool = False
-    final_norm_eps: float = 1e-5
+    final_norm_eps: float | None = None
+    """What the final norm adds to the variance; None for what the others add."""
     second_stream: Constant | None = None
     """r starts as scale * x and collects scale * branch; the stack ends with x + final_norm(r)."""
     residual_scores: bool = False
