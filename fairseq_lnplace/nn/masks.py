@@ -43,9 +43,7 @@ def batch_of(
     check_inputs(layer, x, memory)
     memory_masks = memory_masks or {}
     if unknown := memory_masks.keys() - MemoryMasks.__annotations__.keys():
-        raise must_be(
-            min(unknown), f"left out, as the memory's masks are {', '.join(MemoryMasks.__annotations__)}", "given"
-        )
+        raise must_be(min(unknown), f"one of {', '.join(MemoryMasks.__annotations__)}", "no mask of the memory")
     heads = layer.self_attn.heads
     mask = joined(x, heads, x.size(1), attn_mask=attn_mask, key_padding_mask=key_padding_mask)
     if is_causal and mask is not None:  # else the attention itself hides what is later

@@ -29,7 +29,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", self.rows(rows), persistent=False)
 
     def forward(self, count: Tensor, highest: int) -> Tensor:
-        """Return what is added to tokens (B x T x C) by their ``count`` (B x T): from 1 to ``highest``, 0 at padding."""
+        """Return what is added to tokens, B x T x C, by their ``count`` (B x T), from 1 to ``highest``; 0 is padding."""
         if highest >= len(self.table):
             self.table = self.rows(2 * highest).to(self.table)
         return self.table[count]
@@ -50,6 +50,9 @@ class SinusoidalPositions(nn.Module):
 
 
 def counted(tokens: Tensor, padding_idx: int | None, before: Tensor | int = 0) -> Tensor:
-    """Return how many real tokens there are up to each (B x T), behind those ``before`` (B x 1 or a number); 0 at padding."""
+    """Return how many real tokens there are up to each (B x T), behind those ``before`` (B x 1 or a number).
+
+    0 stands at padding.
+    """
     real = torch.ones_like(tokens) if padding_idx is None else tokens.ne(padding_idx).long()
     return (real.cumsum(1) + before) * real

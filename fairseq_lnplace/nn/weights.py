@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.layers.spec import StackSpec
 from fairseq_lnplace.layers.stack import PlacedStack
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 from fairseq_lnplace.nn.foreign import Load, load_of_layer, loads_of_stack
@@ -63,7 +65,7 @@ def load_of_own(target: Any, source: Any) -> Load:
     Raises:
         LnplaceError: they are of different methods or depths.
     """
-    told = {
+    told: dict[str, Callable[[StackSpec], object]] = {
         "placement": lambda spec: spec.placement.name,
         "options": lambda spec: dict(spec.options),
         "depth": lambda spec: [(each.layer, each.encoder_layers, each.decoder_layers) for each in spec.positions],

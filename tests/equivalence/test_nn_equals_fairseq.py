@@ -54,6 +54,8 @@ def twins(placement: str, kind: str, options: dict[str, Any] | None = None, **se
     """Return a fairseq model, filled with numbers of its own, in float32 and evaluation, and ours of its weights."""
     options = options or {}
     theirs = fill_in(built(placement, kind, **options)).float().eval()
+    if kind == "translation":
+        theirs.decoder.need_attn = False  # as when it translates: attention weights take another way to round
     ours = ours_of(placement, kind, options=options, **settings).eval()
     state = {
         name: tensor
@@ -131,7 +133,6 @@ def test_variants_bit_for_bit(placement: str, options: dict[str, Any], kind: str
 @pytest.mark.parametrize("placement", placements.names())
 def test_norm_types_bit_for_bit(placement: str, norm_type: str) -> None:
     """Of BERT, whose encoder takes them all; running statistics included."""
-    theirs, ours = twins(placement, "bert", {}, norm_type="layernorm")
     theirs = fill_in(built(placement, "bert", norm_type=norm_type)).float()
     ours = ours_of(placement, "bert", norm_type=norm_type)
     lnn.load_weights(ours, theirs)
@@ -162,12 +163,10 @@ def test_gradients_of_training(kind: str, placement: str) -> None:
     assert compared > 20
 
 
-@EVERY
+@pytest.mark.parametrize(("kind", "placement"), [each for each in ALL if each[0] != "bert"])
 def test_a_fresh_model_is_scaled_as_inside_fairseq(kind: str, placement: str) -> None:
     """Random numbers come in another order; the sizes of all matrices and embeddings, and all other starts, agree."""
-    theirs, ours = built(placement, kind), ours_of(placement, kind, activation="relu") if kind != "bert" else None
-    if ours is None:
-        return
+    theirs, ours = built(placement, kind), ours_of(placement, kind)
     for name, tensor in ours.state_dict().items():
         expected = theirs.state_dict()[name]
         if tensor.dim() == 2 and "history" not in name:
@@ -223,7 +222,7 @@ def test_load_weights_refuses_another_method_or_depth() -> None:
             lnn.load_weights(ours, theirs)
         assert str(caught.value).startswith(sentence)
     branchnorm = built("branchnorm", "lm", branchnorm_updates=9)
-    with pytest.raises(ValueError, match="^`options` must be"):
+    with pytest.raises(ValueError, match=r"^`options` must be"):
         lnn.load_weights(ours_of("branchnorm", "lm"), branchnorm)
     learned = built("deepnorm", "lm", decoder_learned_pos=True)
     with pytest.raises(ValueError, match=r"^`source's embed_positions\.weight` must be left out"):
