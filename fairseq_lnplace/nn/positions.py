@@ -29,7 +29,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", self.rows(rows), persistent=False)
 
     def forward(self, count: Tensor, highest: int) -> Tensor:
-        """Return what is added to tokens, B x T x C, by their ``count`` (B x T), from 1 to ``highest``; 0 is padding."""
+        """Return what is added to tokens, B x T x C, by ``count`` (B x T): from 1 to ``highest``, 0 for padding."""
         if highest >= len(self.table):
             self.table = self.rows(2 * highest).to(self.table)
         return self.table[count]
