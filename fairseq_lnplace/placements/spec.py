@@ -51,9 +51,30 @@ class Position:
 Constant = Callable[[Position, Options], float]
 
 
+@dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, position: Position, options: Options) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class _OfOption:
+    name: str
+
+    def __call__(self, position: Position, options: Options) -> float:
+        return float(options[self.name])
+
+
 def constant(value: float) -> Constant:
     """Return the scale that has the same value everywhere."""
-    return lambda position, options: value
+    return _Constant(value)
+
+
+def of_option(name: str) -> Constant:
+    """Return the scale that an option of the method says."""
+    return _OfOption(name)
 
 
 ZERO, ONE = constant(0.0), constant(1.0)
