@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LnplaceError", "must_be"]
+__all__ = ["LnplaceError", "flag", "must_be"]
 
 
 class LnplaceError(ValueError):
@@ -15,3 +15,8 @@ class LnplaceError(ValueError):
 def must_be(name: str, expected: str, actual: object) -> LnplaceError:
     """Return the error "`name` must be EXPECTED, but is ACTUAL", for the caller to raise."""
     return LnplaceError(f"`{name}` must be {expected}, but is {actual}")
+
+
+def flag(name: str) -> str:
+    """Return how the option that a configuration keeps as ``name`` is given on the command line."""
+    return "--" + name.replace("_", "-")

@@ -16,7 +16,7 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.errors import flag, must_be
 from fairseq_lnplace.plugin.models.translation import MODEL, resolve
 from fairseq_lnplace.plugin.training_args import training_args
 
@@ -112,7 +112,7 @@ def stock_sizes(args: Namespace) -> list[str]:
 def size_options(model: Mapping[str, Any]) -> list[str]:
     """Return the options of fairseq-train that give a model's size; ``model`` holds them by name."""
     names = [f"{stack}_{size}" for stack in STACKS for size in SIZES]
-    return [word for name in names for word in ("--" + name.replace("_", "-"), str(model[name]))]
+    return [word for name in names for word in (flag(name), str(model[name]))]
 
 
 def share_weights(models: Sequence[nn.Module]) -> list[bool]:

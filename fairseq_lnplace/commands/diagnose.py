@@ -23,4 +23,4 @@ def run(args: argparse.Namespace) -> None:
     """Hand the options on to what measures."""
     if args.what not in MEASUREMENTS:
         raise must_be("what", f"one of {', '.join(MEASUREMENTS)}", args.what)
-    importlib.import_module(f"fairseq_lnplace.commands.diagnose_{args.what}").main(args.options)
+    importlib.import_module(f"fairseq_lnplace.commands.diagnose_{args.what}").MEASUREMENT.run(args.options)

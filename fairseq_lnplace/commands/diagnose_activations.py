@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
-from fairseq_lnplace.diagnostics.activations import activation_rows
-from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of
+from fairseq_lnplace.diagnostics.command import Measurement, Results, Session, number
 from fairseq_lnplace.diagnostics.tables import over_seeds, table
+from fairseq_lnplace.measure.activation_rows import activation_rows
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT"]
 
 NAME = "activations"
 EXAMPLE = (
@@ -32,44 +31,34 @@ CAPTION = (
 )
 
 
-def fraction(text: str) -> float:
-    """Return a number between 0 and 1, for argparse."""
-    try:
-        if 0 < (value := float(text)) < 1:
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be between 0 and 1, but is {text}")
-
-
-def main(words: Sequence[str]) -> None:
-    """Measure, print the table, write and draw.
-
-    Raises:
-        LnplaceError: an architecture, an option, a checkpoint or the data is wrong.
-    """
-    parser = parser_of(
-        NAME,
-        "Measure the squared norm of the hidden states over their width, layer by layer, and how far it is "
-        "concentrated: δ is the share of tokens further than ε from the mean. Dropout is off.",
-        EXAMPLE,
-        batch_count=2,
-        tokens=1000,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this measurement's own options."""
+    fraction = number(lambda value: 0 < value < 1, "between 0 and 1")
     parser.add_argument("--epsilon", type=fraction, default=0.1, metavar="E", help="the paper's ε of concentration")
-    args, extra = parser.parse_known_args(words)
-    check(args)
-    session = Session(NAME, args, extra)
-    rows = []
-    for subject, samples in session.subjects():
-        rows += described(subject, activation_rows(subject, samples, args.epsilon))
-    averaged = over_seeds(rows, ("label", "placement", "state", "side", "layer"), VALUES)
-    title = f"hidden states on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
+
+
+def results(session: Session) -> Results:
+    """Measure, and return what there is to see."""
+    epsilon = session.args.epsilon
+    tables = session.measured(lambda subject, samples: {NAME: activation_rows(subject.opened(), samples, epsilon)})
+    averaged = over_seeds(tables[NAME], ("label", "placement", "state", "side", "layer"), VALUES)
+    title = session.title("hidden states")
 
     from fairseq_lnplace.diagnostics.plots.activations import activation_figure  # matplotlib is slow to import
 
-    session.finish(
-        {NAME: averaged, f"{NAME}_by_seed": rows},
+    return Results(
+        {NAME: averaged, f"{NAME}_by_seed": tables[NAME]},
         [table(averaged, COLUMNS, title, CAPTION)],
-        {NAME: activation_figure(averaged, title, args.epsilon)},
+        {NAME: activation_figure(averaged, title, epsilon)},
     )
+
+
+MEASUREMENT = Measurement(
+    NAME,
+    "Measure the squared norm of the hidden states over their width, layer by layer, and how far it is "
+    "concentrated: δ is the share of tokens further than ε from the mean. Dropout is off.",
+    EXAMPLE,
+    results,
+    add_options,
+    batches=(2, 1000),
+)

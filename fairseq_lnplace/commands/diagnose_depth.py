@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
-from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
-from fairseq_lnplace.diagnostics.depth import depth_tables
+from fairseq_lnplace.diagnostics.command import Measurement, Results, Session, number, positive
 from fairseq_lnplace.diagnostics.subjects import state_of
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.evaluation import Decoding
+from fairseq_lnplace.measure.depth_tables import depth_tables
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT"]
 
 NAME = "depth"
 EXAMPLE = "lnplace diagnose depth --arch transformer_lm_postln transformer_lm_preln_final --decoder-layers 12"
@@ -56,51 +56,30 @@ STACK_CAPTION = (
 )
 
 
-def positive_number(text: str) -> float:
-    """Return a positive number, for argparse."""
-    try:
-        if 0 < (value := float(text)) < math.inf:
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a positive number, but is {text}")
-
-
-def main(words: Sequence[str]) -> None:
-    """Measure, print the tables, write and draw.
-
-    Raises:
-        LnplaceError: an architecture, an option, a checkpoint or the data is wrong.
-    """
-    parser = parser_of(
-        NAME,
-        "Measure how much each layer counts: relative step and cosine, angular distances, Block Influence, the error "
-        "and the loss when neighbouring layers are merged or one is removed, effective depth, Admin's dependency, "
-        "ResiDual's collapse, and how far the output moves under noise and one step of Adam.",
-        EXAMPLE,
-        batch_count=1,
-        tokens=500,
-    )
-    parser.add_argument("--step-lr", type=positive_number, default=1e-4, metavar="LR", help="of the one step of Adam")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this measurement's own options."""
+    rate = number(lambda value: 0 < value < math.inf, "a positive number")
+    parser.add_argument("--step-lr", type=rate, default=1e-4, metavar="LR", help="of the one step of Adam")
     parser.add_argument("--bleu", metavar="SPLIT", help="also score every checkpoint without each layer; slow")
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="of --bleu")
-    args, extra = parser.parse_known_args(words)
-    check(args)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Check that there is something to translate with.
+
+    Raises:
+        LnplaceError: there is not.
+    """
     if args.bleu and not (args.checkpoint and args.data):
         raise LnplaceError("`--bleu` must go with --checkpoint and --data")
-    session = Session(NAME, args, extra)
-    found: dict[str, list[Row]] = {name: [] for name in TABLES}
-    for subject, samples in session.subjects():
-        for name, rows in depth_tables(subject, samples, args.step_lr).items():
-            found[name] += described(subject, rows)
+
+
+def results(session: Session) -> Results:
+    """Measure, and return what there is to see."""
+    args = session.args
+    found = session.measured(lambda subject, samples: depth_tables(subject.opened(), samples, args.step_lr))
     averaged = {name: over_seeds(found[name], (*WHO, *keys), values) for name, (keys, values) in TABLES.items()}
-    who = {row["state"]: {name: row[name] for name in ("label", "placement")} for row in averaged["stacks"]}
-    scores = [
-        {**who[state_of(path)], "beam": args.beam, **row}
-        for path in (args.checkpoint if args.bleu else [])
-        for row in bleu_rows(path, args.data, args.bleu, Decoding(beam=args.beam, cpu=args.cpu))
-    ]
-    title = f"depth on {session.text().name}: {args.batches} batches of {args.batch_tokens} tokens"
+    title = session.title("depth")
 
     from fairseq_lnplace.diagnostics.plots import depth as plots  # matplotlib is slow to import
 
@@ -113,9 +92,32 @@ def main(words: Sequence[str]) -> None:
         table(averaged["layers"], LAYER_COLUMNS, title, LAYER_CAPTION),
         table(averaged["stacks"], STACK_COLUMNS, "effective depth", STACK_CAPTION),
     ]
-    if scores:
-        averaged["bleu"] = scores
+    if args.bleu:
+        scores = averaged["bleu"] = bleu_scores(args, averaged["stacks"])
         heading = f"BLEU on {args.bleu}, beam {args.beam}"
         figures["bleu"] = plots.bleu_figure(scores, heading)
         shown.append(table(scores, BLEU_COLUMNS, heading, scores[0]["signature"]))
-    session.finish(averaged, shown, figures)
+    return Results(averaged, shown, figures)
+
+
+def bleu_scores(args: argparse.Namespace, stacks: Sequence[Row]) -> list[Row]:
+    """Return the scores of every checkpoint, named as in its row of the table of stacks."""
+    who = {row["state"]: {name: row[name] for name in ("label", "placement")} for row in stacks}
+    return [
+        {**who[state_of(path)], "beam": args.beam, **row}
+        for path in args.checkpoint
+        for row in bleu_rows(path, args.data, args.bleu, Decoding(beam=args.beam, cpu=args.cpu))
+    ]
+
+
+MEASUREMENT = Measurement(
+    NAME,
+    "Measure how much each layer counts: relative step and cosine, angular distances, Block Influence, the error "
+    "and the loss when neighbouring layers are merged or one is removed, effective depth, Admin's dependency, "
+    "ResiDual's collapse, and how far the output moves under noise and one step of Adam.",
+    EXAMPLE,
+    results,
+    add_options,
+    check,
+    batches=(1, 500),
+)

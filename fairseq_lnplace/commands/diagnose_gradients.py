@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_lnplace.diagnostics.command import Session, check, described, parser_of, positive
-from fairseq_lnplace.diagnostics.gradients import gradient_rows
+from fairseq_lnplace.diagnostics.command import Measurement, Results, Session, positive
 from fairseq_lnplace.diagnostics.paper import DIFFERENCES, FIGURE_3, SIDE
+from fairseq_lnplace.diagnostics.subjects import Subject
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds, table
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.measure.gradient_rows import gradient_rows
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT"]
 
 NAME = "gradients"
 EXAMPLE = (
@@ -20,50 +22,6 @@ EXAMPLE = (
 )
 VALUES = ("norm_of_mean", "mean_of_norms")
 WHO = ("label", "placement", "state")
-
-
-def main(words: Sequence[str]) -> None:
-    """Measure, print the table, write and draw.
-
-    Raises:
-        LnplaceError: an architecture, an option, a checkpoint or the data is wrong.
-    """
-    parser = parser_of(
-        NAME,
-        "Measure, for every weight matrix, the norm of the gradient's mean over batches (the paper's quantity) and the "
-        "mean of its norms, at initialisation or of checkpoints.",
-        EXAMPLE,
-        batch_count=8,
-        tokens=2000,
-    )
-    parser.add_argument("--depths", nargs="+", type=positive, default=[], metavar="L", help="also measure these depths")
-    args, extra = parser.parse_known_args(words)
-    check(args)
-    if args.depths and args.checkpoint and not args.arch:
-        raise LnplaceError("`--depths` must go with --arch: a checkpoint has the depth that it was trained with")
-    session = Session(NAME, args, extra)
-    rows = [
-        row for subject, samples in session.subjects() for row in described(subject, gradient_rows(subject, samples))
-    ]
-    averaged = over_seeds(rows, (*WHO, "side", "layer", "matrix"), VALUES)
-    title = f"gradients on {session.text().name}: mean of {args.batches} batches of {args.batch_tokens} tokens"
-    with_paper = any((row["side"], row["layer"], row["placement"]) == (SIDE, 6, "postln") for row in rows)
-
-    from fairseq_lnplace.diagnostics.plots.gradients import depth_figure, gradient_figure  # matplotlib is slow
-
-    tables = {NAME: averaged, f"{NAME}_by_seed": rows}
-    figures = {NAME: gradient_figure(averaged, title, with_paper)}
-    shown: list[Any] = [
-        table(by_layer(averaged), COLUMNS, title, CAPTION),
-        table(ratios(averaged), RATIO_COLUMNS, RATIO_TITLE, DIFFERENCES if with_paper else ""),
-    ]
-    if args.depths:
-        tables["depths"] = over_seeds(by_depth(session, args.depths), (*WHO, "side", "depth"), VALUES)
-        figures["depths"] = depth_figure(tables["depths"], "the last feed-forward at initialisation")
-        shown.append(table(tables["depths"], DEPTH_COLUMNS, "W2 of the last feed-forward"))
-    session.finish(tables, shown, figures)
-
-
 COLUMNS = {
     "label": "model",
     "side": "stack",
@@ -83,6 +41,44 @@ DEPTH_COLUMNS = {
     "norm_of_mean": "‖mean g‖",
     "mean_of_norms": "mean ‖g‖",
 }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this measurement's own options."""
+    parser.add_argument("--depths", nargs="+", type=positive, default=[], metavar="L", help="also measure these depths")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Check that there are models of other depths.
+
+    Raises:
+        LnplaceError: there are none.
+    """
+    if args.depths and args.checkpoint and not args.arch:
+        raise LnplaceError("`--depths` must go with --arch: a checkpoint has the depth that it was trained with")
+
+
+def results(session: Session) -> Results:
+    """Measure, and return what there is to see."""
+    rows = session.measured(lambda subject, samples: {NAME: gradient_rows(subject, samples)})[NAME]
+    averaged = over_seeds(rows, (*WHO, "side", "layer", "matrix"), VALUES)
+    title = session.title("gradients", "mean of ")
+    with_paper = any((row["side"], row["layer"], row["placement"]) == (SIDE, 6, "postln") for row in rows)
+
+    from fairseq_lnplace.diagnostics.plots.gradients import depth_figure, gradient_figure  # matplotlib is slow
+
+    tables = {NAME: averaged, f"{NAME}_by_seed": rows}
+    figures = {NAME: gradient_figure(averaged, title, with_paper)}
+    shown = [
+        table(by_layer(averaged), COLUMNS, title, CAPTION),
+        table(ratios(averaged), RATIO_COLUMNS, RATIO_TITLE, DIFFERENCES if with_paper else ""),
+    ]
+    if depths := session.args.depths:
+        by_seed = [row for depth in depths for row in last_gradients(session, depth)]
+        tables["depths"] = over_seeds(by_seed, (*WHO, "side", "depth"), VALUES)
+        figures["depths"] = depth_figure(tables["depths"], "the last feed-forward at initialisation")
+        shown.append(table(tables["depths"], DEPTH_COLUMNS, "W2 of the last feed-forward"))
+    return Results(tables, shown, figures)
 
 
 def by_layer(rows: Sequence[Row]) -> list[Row]:
@@ -119,11 +115,23 @@ def ratios(rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def by_depth(session: Session, depths: Sequence[int]) -> list[Row]:
-    """Return the gradient of the last feed-forward's second matrix, of every model and seed at every depth."""
-    rows = []
-    for depth in depths:
-        for subject, samples in session.subjects(depth):
-            last = [row for row in gradient_rows(subject, samples) if row["matrix"] == "fc2"][-1]
-            rows += described(subject, [{"depth": depth, **last}])
-    return rows
+def last_gradients(session: Session, depth: int) -> list[Row]:
+    """Return the gradient of the last feed-forward's second matrix, of every model and seed with so many layers."""
+
+    def last(subject: Subject, samples: list[dict[str, Any]]) -> dict[str, list[Row]]:
+        row = [row for row in gradient_rows(subject, samples) if row["matrix"] == "fc2"][-1]
+        return {"depths": [{"depth": depth, **row}]}
+
+    return session.measured(last, depth)["depths"]
+
+
+MEASUREMENT = Measurement(
+    NAME,
+    "Measure, for every weight matrix, the norm of the gradient's mean over batches (the paper's quantity) and the "
+    "mean of its norms, at initialisation or of checkpoints.",
+    EXAMPLE,
+    results,
+    add_options,
+    check,
+    batches=(8, 2000),
+)

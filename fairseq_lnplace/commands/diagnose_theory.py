@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
-from fairseq_lnplace.diagnostics.command import Session, add_outputs, check_dest, positive
+from fairseq_lnplace.diagnostics.command import Measurement, Results, Session, number, positive
 from fairseq_lnplace.diagnostics.tables import table
 from fairseq_lnplace.diagnostics.theory import decay_rows, exponent_rows, lemma_rows, theorem_rows
 from fairseq_lnplace.errors import must_be
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT"]
 
 NAME = "theory"
 EXAMPLE = "lnplace diagnose theory --depths 4 8 16 32 64 --widths 32 64 128 256"
@@ -42,44 +41,32 @@ EXPONENT_COLUMNS = {
 }
 
 
-def correlation(text: str) -> float:
-    """Return a number from 0 to 1, for argparse."""
-    try:
-        if 0 <= (value := float(text)) <= 1:
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be from 0 to 1, but is {text}")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this measurement's own options."""
+    share = number(lambda value: 0 <= value <= 1, "from 0 to 1")
+    parser.add_argument("--depths", nargs="+", type=positive, default=[4, 8, 16, 32, 64], metavar="L", help="layers")
+    parser.add_argument("--widths", nargs="+", type=positive, default=[32, 64, 128, 256], metavar="D", help="features")
+    parser.add_argument("--tokens", type=positive, default=32, metavar="N", help="length of the sequence")
+    parser.add_argument("--correlation", type=share, default=0.0, metavar="R", help="of any two tokens")
+    parser.add_argument("--seeds", type=positive, default=5, metavar="N", help="to average over")
 
 
-def main(words: Sequence[str]) -> None:
-    """Simulate, print the tables, write and draw.
+def check(args: argparse.Namespace) -> None:
+    """Check that exponents can be fitted.
 
     Raises:
         LnplaceError: an option is out of range.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"lnplace diagnose {NAME}",
-        description="Simulate the paper's set-up (one head, W^Q = W^K = 0, square Gaussian matrices) and check Lemmas "
-        "1 to 3 and Theorem 1: the gradient of the last feed-forward, over depth and width, with the fitted exponents.",
-        epilog=f"example: {EXAMPLE}",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--depths", nargs="+", type=positive, default=[4, 8, 16, 32, 64], metavar="L", help="layers")
-    parser.add_argument("--widths", nargs="+", type=positive, default=[32, 64, 128, 256], metavar="D", help="features")
-    parser.add_argument("--tokens", type=positive, default=32, metavar="N", help="length of the sequence")
-    parser.add_argument("--correlation", type=correlation, default=0.0, metavar="R", help="of any two tokens")
-    parser.add_argument("--seeds", type=positive, default=5, metavar="N", help="to average over")
-    add_outputs(parser, NAME)
-    args = parser.parse_args(words)
     for name in ("depths", "widths"):
         if len(set(getattr(args, name))) < 2:
             raise must_be(f"--{name}", "two numbers at least, for the fit", *getattr(args, name))
     if min(args.widths) < 2:
         raise must_be("--widths", "at least 2", min(args.widths))
-    check_dest(args.dest)
-    session = Session(NAME, args)
+
+
+def results(session: Session) -> Results:
+    """Simulate, and return what there is to see."""
+    args = session.args
     sampling = (args.tokens, args.correlation, args.seeds)
     lemmas = lemma_rows(max(args.widths), LAYERS, *sampling)
     theorem = theorem_rows(args.depths, args.widths, *sampling)
@@ -88,7 +75,7 @@ def main(words: Sequence[str]) -> None:
 
     from fairseq_lnplace.diagnostics.plots.theory import theory_figure  # matplotlib is slow to import
 
-    session.finish(
+    return Results(
         {"lemmas": lemmas, "theorem": theorem, "exponents": exponents, "decay": decay},
         [
             table(lemmas, LEMMA_COLUMNS, f"Lemmas, d = {max(args.widths)}"),
@@ -99,3 +86,14 @@ def main(words: Sequence[str]) -> None:
         ],
         {NAME: theory_figure(lemmas, theorem, decay)},
     )
+
+
+MEASUREMENT = Measurement(
+    NAME,
+    "Simulate the paper's set-up (one head, W^Q = W^K = 0, square Gaussian matrices) and check Lemmas "
+    "1 to 3 and Theorem 1: the gradient of the last feed-forward, over depth and width, with the fitted exponents.",
+    EXAMPLE,
+    results,
+    add_options,
+    check,
+)

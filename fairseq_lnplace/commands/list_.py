@@ -24,8 +24,8 @@ LEGEND = (
     "Norms: in = on the branch's input, out = on its output, add = after the add, inner = before the sub-layer's last "
     "matrix, qkv = on queries, keys and values, layers = on what is read from each layer below; embedding and final = "
     "of the stack. SA, CA, FFN: self-attention, cross-attention, feed-forward.",
-    "Parameters: more (or fewer) than Post-LN's in an encoder / a decoder layer, and once a stack of L layers; d = "
-    "width, f = feed-forward width, H = heads.",
+    "Parameters: more (or fewer) than Post-LN's in an encoder / a decoder layer, in the first one where that differs, "
+    "and once a stack of L layers; d = width, f = feed-forward width, H = heads.",
     "Warm-up: whether training is known to need it. `lnplace show PLACEMENT` tells the rest.",
 )
 NARROW = 100  # columns; below, the results have no room
@@ -56,7 +56,9 @@ def parameters(row: dict[str, Any]) -> str:
     """Return the extra parameters of a row in one cell."""
     extra = row["extra_parameters"]
     layers = dict.fromkeys((extra["encoder_layer"], extra["decoder_layer"]))
-    return " / ".join(layers) + ("" if extra["stack"] == "0" else f"; stack {extra['stack']}")
+    first = {extra[part]: None for part in ("encoder_first_layer", "decoder_first_layer") if part in extra}
+    text = " / ".join(layers) + (f"; first layer {' / '.join(first)}" if first else "")
+    return text + ("" if extra["stack"] == "0" else f"; stack {extra['stack']}")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from rich.padding import Padding
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.descriptions.describe import describe
-from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.errors import flag, must_be
 from fairseq_lnplace.placements.at_depth import Depth
 from fairseq_lnplace.placements.options import METHOD_OPTIONS
 
@@ -44,11 +44,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     for name in placements.get(words[0]).options:
         option = METHOD_OPTIONS[name]
-        flag, help_text = "--" + name.replace("_", "-"), f"{option.help} (default {option.default})"
+        help_text = f"{option.help} (default {option.default})"
         if option.kind is bool:
-            parser.add_argument(flag, action="store_true", help=help_text)
+            parser.add_argument(flag(name), action="store_true", help=help_text)
         else:
-            parser.add_argument(flag, type=option.kind, help=help_text)
+            parser.add_argument(flag(name), type=option.kind, help=help_text)
     return parser.parse_args(words)
 
 
@@ -59,9 +59,9 @@ def main(words: Sequence[str]) -> None:
         LnplaceError: no such placement, impossible depths, a method's option out of range, an unknown picture format.
     """
     args = parse(words)
-    for flag, layers in (("--encoder-layers", args.encoder_layers), ("--decoder-layers", args.decoder_layers)):
+    for option, layers in (("--encoder-layers", args.encoder_layers), ("--decoder-layers", args.decoder_layers)):
         if layers < 0:
-            raise must_be(flag, "at least 0", layers)
+            raise must_be(option, "at least 0", layers)
     if args.encoder_layers == args.decoder_layers == 0:
         raise must_be("--encoder-layers", "at least 1 where --decoder-layers is 0", 0)
     if args.draw and args.draw.suffix[1:] not in PICTURES:

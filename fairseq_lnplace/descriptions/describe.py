@@ -8,6 +8,7 @@ from typing import Any
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.descriptions.parameters import extra_parameters, parameters
+from fairseq_lnplace.errors import flag
 from fairseq_lnplace.placements import equation, stock
 from fairseq_lnplace.placements.at_depth import Depth, slots_of
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
@@ -136,7 +137,7 @@ def gains(placement: Placement, options: Options, depth: Depth) -> list[dict[str
 def option(name: str) -> dict[str, Any]:
     """Return an option's flag, default and help."""
     each = METHOD_OPTIONS[name]
-    return {"flag": "--" + name.replace("_", "-"), "default": each.default, "help": each.help}
+    return {"flag": flag(name), "default": each.default, "help": each.help}
 
 
 def stock_equivalent(placement: Placement, options: Options, depth: Depth) -> dict[str, str | None]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from typing import get_args
 
 from torch import nn
 
@@ -20,8 +21,9 @@ from fairseq_lnplace.placements.stock import IDENTITY, STOCK_PLACEMENTS
 __all__ = ["extra_parameters", "parameters"]
 
 # The sizes of the stacks that are built for their names, on the meta device: they cost nothing, and no depth is one.
-HEADS, DIM, FFN = 10_007, 30_021, 50_021
-SIZE_NAMES = {HEADS: "H", DIM: "d", FFN: "f", 1: "1"}
+HEADS, HEAD_DIM, FFN = 10_007, 10_009, 50_021
+DIM = HEADS * HEAD_DIM
+SIZE_NAMES = {HEADS: "H", HEAD_DIM: "d/H", DIM: "d", FFN: "f", 1: "1"}
 USUAL = r"(_proj|\.fc\d)\.(weight|bias)$"
 MATRIX = "(L+1)²"  # DLCL's weights; all other matrices are Post-LN's too
 
@@ -52,11 +54,18 @@ def stack_on_meta(placement: Placement, options: Options, depth: Depth, side: Si
 
 
 def extra_parameters(placement: Placement) -> dict[str, str]:
-    """Return how many parameters a layer and a stack have more than Post-LN's, as formulas in d, f and H."""
+    """Return how many parameters a layer and a stack have more than Post-LN's, as formulas in d, f and H.
+
+    The first layer is there by itself ("encoder_first_layer", "decoder_first_layer") where it has others than the rest.
+    """
     own, usual = count(placement), postln_count()
-    return {
+    extra = {
         part: formula({size: own[part][size] - usual[part][size] for size in own[part] | usual[part]}) for part in own
     }
+    for side in get_args(Side):
+        if extra[f"{side}_first_layer"] == extra[f"{side}_layer"]:
+            del extra[f"{side}_first_layer"]
+    return extra
 
 
 @cache
@@ -66,16 +75,17 @@ def postln_count() -> dict[str, Counter[str]]:
 
 
 def count(placement: Placement) -> dict[str, Counter[str]]:
-    """Return how many times an encoder layer, a decoder layer and a stack have parameters of each size."""
+    """Return how many times each part of a model has parameters of each size; see :func:`extra_parameters`."""
     options, depth = method_options(placement.name, placement.options, {}), Depth(2, 2)
-    counts: dict[str, Counter[str]] = {"encoder_layer": Counter(), "decoder_layer": Counter(), "stack": Counter()}
+    counts = {f"{side}{part}": Counter[str]() for part in ("_layer", "_first_layer") for side in depth.sides}
+    counts["stack"] = Counter()
     for side in depth.sides:
         for name, tensor in stack_on_meta(placement, options, depth, side).named_parameters():
             layer = re.search(r"\.(\d+)\.", name)
             size = MATRIX if tensor.dim() == 2 else SIZE_NAMES[tensor.numel()]
-            if layer and layer[1] == "1":
-                counts[f"{side}_layer"][size] += 1
-            elif layer is None and side == "encoder":  # the decoder's stack has the same
+            if layer:
+                counts[f"{side}{'_first' if layer[1] == '0' else ''}_layer"][size] += 1
+            elif side == "encoder":  # the decoder's stack has the same
                 counts["stack"][size] += 1
     return counts
 
@@ -83,7 +93,7 @@ def count(placement: Placement) -> dict[str, Counter[str]]:
 def formula(counts: Mapping[str, int]) -> str:
     """Return a sum of sizes as text, such as "+2d +2f"."""
     terms = []
-    for size in ("d", "f", "H", MATRIX, "1"):
+    for size in ("d", "f", "d/H", "H", MATRIX, "1"):
         if number := counts.get(size):
             factor = "" if abs(number) == 1 and size != "1" else str(abs(number))
             terms.append(f"{'−' if number < 0 else '+'}{factor}{'' if size == '1' else size}")

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from torch import nn
+
 from fairseq_lnplace.corpus.lines import read_lines
-from fairseq_lnplace.diagnostics.probes import stacks_of
-from fairseq_lnplace.diagnostics.surgery import merged, removed
 from fairseq_lnplace.diagnostics.tables import Row
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.evaluation import Decoding, Translator
-from fairseq_lnplace.layers.transformer_layer import TransformerLayer
+from fairseq_lnplace.measure.stacks import stacks_of
+from fairseq_lnplace.measure.surgery import merged, removed
 from fairseq_lnplace.scoring import score
 
 __all__ = ["bleu_rows"]
 
 
 def operations(
-    stacks: dict[str, list[TransformerLayer]],
+    stacks: Mapping[str, Sequence[nn.Module]],
 ) -> Iterator[tuple[str | None, int | None, str, AbstractContextManager[None]]]:
     """Yield the stack, the layer from 1, what is done, and how; at first nothing."""
     yield None, None, "whole", nullcontext()

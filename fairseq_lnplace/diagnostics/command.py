@@ -1,4 +1,7 @@
-"""What the measuring commands share: their options, the models they go through, and what they leave behind."""
+"""What the measuring commands share: their options, the models they go through, and what they leave behind.
+
+A command is a :class:`Measurement`, which says what is its own.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq import utils
@@ -25,10 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["Session", "parser_of", "positive"]
+__all__ = ["Measurement", "Results", "Session", "number", "positive"]
 
 # Xiong et al. 2020, appendix A.1: the model and, per stack, the depths of Figure 3
 ARCHITECTURES = ("transformer_postln_iwslt_de_en", "transformer_preln_final_iwslt_de_en")
+OF_MODELS = (
+    "Options that are not listed here are fairseq-train's, of model, criterion and task (such as --encoder-embed-dim "
+    "64, --init fairseq, --label-smoothing 0), and hold for every --arch."
+)
 WIDTH = 120  # columns of a table that goes into a file or a pipe
 
 
@@ -39,16 +47,93 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def parser_of(what: str, description: str, example: str, batch_count: int, tokens: int) -> argparse.ArgumentParser:
-    """Return the parser of ``lnplace diagnose WHAT``; options it does not know are left for fairseq-train's."""
-    parser = argparse.ArgumentParser(
-        prog=f"lnplace diagnose {what}",
-        description=f"{description} Options that are not listed here are fairseq-train's, of model, criterion and "
-        "task (such as --encoder-embed-dim 64, --init fairseq, --label-smoothing 0), and hold for every --arch.",
-        epilog=f"example: {example}",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
+def number(holds: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """Return what reads a number for which ``holds`` is true, and which is ``expected``, for argparse."""
+
+    def read(text: str) -> float:
+        try:
+            if holds(value := float(text)):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"must be {expected}, but is {text}")
+
+    return read
+
+
+class Results(NamedTuple):
+    """What a measuring command found.
+
+    Attributes:
+        tables: rows by the name of their CSV file.
+        shown: what to print, unless the tables are to be printed as JSON.
+        figures: by file name.
+    """
+
+    tables: Mapping[str, Sequence[Row]]
+    shown: Sequence[Table | str]
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is one measuring command's own.
+
+    Attributes:
+        name: what follows ``lnplace diagnose``; the files bear it, too.
+        description: what is measured.
+        example: one command line.
+        results: measures.
+        add_options: adds options of its own to the parser.
+        check: raises, before any work, where options do not go together.
+        batches: how many are averaged over, and the target tokens of each, where the user says nothing; None where it
+            goes through no models.
+    """
+
+    name: str
+    description: str
+    example: str
+    results: Callable[[Session], Results]
+    add_options: Callable[[argparse.ArgumentParser], object]
+    check: Callable[[argparse.Namespace], object] = lambda args: None
+    batches: tuple[int, int] | None = None
+
+    def parse(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Return the options, and those that are left for fairseq-train where models are measured."""
+        parser = argparse.ArgumentParser(
+            prog=f"lnplace diagnose {self.name}",
+            description=f"{self.description} {OF_MODELS}" if self.batches else self.description,
+            epilog=f"example: {self.example}",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            allow_abbrev=False,
+        )
+        if not self.batches:
+            self.add_options(parser)
+            add_outputs(parser, self.name)
+            return parser.parse_args(words), []
+        add_models(parser, *self.batches)
+        add_outputs(parser, self.name)
+        self.add_options(parser)
+        args, extra = parser.parse_known_args(words)
+        return args, [word for word in extra if word != "--"]
+
+    def run(self, words: Sequence[str]) -> None:
+        """Measure, print the tables, write and draw.
+
+        Raises:
+            LnplaceError: an option, an architecture, a checkpoint or the data is wrong.
+        """
+        args, extra = self.parse(words)
+        check_dest(args.dest)
+        if self.batches:
+            check_states(args.checkpoint)
+        self.check(args)
+        session = Session(self.name, args, extra)
+        session.finish(self.results(session))
+
+
+def add_models(parser: argparse.ArgumentParser, batch_count: int, tokens: int) -> None:
+    """Add which models are measured, and on what."""
     parser.add_argument("--arch", nargs="+", metavar="ARCH", help="measured at initialisation (default: the paper's)")
     parser.add_argument("--checkpoint", nargs="+", type=Path, default=[], metavar="FILE", help="measured as trained")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder that `lnplace prepare` made; else random text")
@@ -59,8 +144,6 @@ def parser_of(what: str, description: str, example: str, batch_count: int, token
         "--seeds", type=positive, default=1, metavar="N", help="initialisations, each on its own batches"
     )
     parser.add_argument("--cpu", action="store_true", help="even if there is a GPU")
-    add_outputs(parser, what)
-    return parser
 
 
 def add_outputs(parser: argparse.ArgumentParser, what: str) -> None:
@@ -79,10 +162,9 @@ class Session:
         extra: fairseq-train's.
     """
 
-    def __init__(self, what: str, args: argparse.Namespace, extra: Sequence[str] = ()) -> None:
+    def __init__(self, what: str, args: argparse.Namespace, extra: Sequence[str]) -> None:
         logging.getLogger("fairseq").setLevel(logging.WARNING)
-        self.what, self.args = what, args
-        self.extra = [word for word in extra if word != "--"]
+        self.what, self.args, self.extra = what, args, extra
         self.console = Console(highlight=False)
         if not self.console.is_terminal:
             self.console.width = WIDTH
@@ -126,21 +208,32 @@ class Session:
             track(items, f"measuring {self.what}", console=console, transient=True, disable=not console.is_terminal)
         )
 
-    def finish(
-        self,
-        tables: Mapping[str, Sequence[Row]],
-        shown: Sequence[Table | str],
-        figures: Mapping[str, Figure],
-        note: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the tables and figures, and print what is to be shown.
+    def measured(
+        self, measure: Callable[[Subject, list[dict[str, Any]]], Mapping[str, Sequence[Row]]], layers: int | None = None
+    ) -> dict[str, list[Row]]:
+        """Return the tables of all models, with each one's name, placement, state and seed in front of its rows.
 
         Args:
-            tables: rows by the name of their CSV file.
-            shown: what to print, unless the tables are to be printed as JSON.
-            figures: by file name.
-            note: what else the JSON file is to say.
+            measure: returns the tables of a model on its batches.
+            layers: as of :meth:`subjects`.
+
+        Raises:
+            LnplaceError: as of :meth:`subjects`.
         """
+        tables: dict[str, list[Row]] = {}
+        for subject, samples in self.subjects(layers):
+            who = {"label": subject.label, "placement": subject.placement, "state": subject.state, "seed": subject.seed}
+            for name, rows in measure(subject, samples).items():
+                tables.setdefault(name, []).extend({**who, **row} for row in rows)
+        return tables
+
+    def title(self, what: str, over: str = "") -> str:
+        """Return a heading that says what was measured on which text, ``over`` its batches."""
+        args = self.args
+        return f"{what} on {self.text().name}: {over}{args.batches} batches of {args.batch_tokens} tokens"
+
+    def finish(self, results: Results) -> None:
+        """Write the tables and figures, and print what is to be shown."""
         from fairseq_lnplace.diagnostics.plots.panels import save  # matplotlib is slow to import
 
         dest: Path = self.args.dest
@@ -149,33 +242,25 @@ class Session:
             "settings": json.loads(json.dumps(settings, default=str)),
             "fairseq_options": self.extra,
             "versions": versions("fairseq", "torch"),
-            **(note or {}),
         }
-        paths = write(dest, self.what, about, tables)
-        for name, figure in figures.items():
+        paths = write(dest, self.what, about, results.tables)
+        for name, figure in results.figures.items():
             paths += save(figure, dest, name)
         if self.args.json:
-            print(as_json(tables))
+            print(as_json(results.tables))
             return
-        for part in shown:
+        for part in results.shown:
             self.console.print(part)
         self.console.print(f"{', '.join(path.name for path in paths)} are in {dest}", soft_wrap=True)
 
 
-def described(subject: Subject, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of one model with its name, placement, state and seed in front."""
-    who = {"label": subject.label, "placement": subject.placement, "state": subject.state, "seed": subject.seed}
-    return [{**who, **row} for row in rows]
-
-
-def check(args: argparse.Namespace) -> None:
-    """Check, before any work, what all measurements of models ask for.
+def check_states(checkpoints: Sequence[Path]) -> None:
+    """Check that checkpoints can be told apart.
 
     Raises:
-        LnplaceError: results cannot be written, or two checkpoints cannot be told apart.
+        LnplaceError: two have one name.
     """
-    check_dest(args.dest)
-    states = [state_of(path) for path in args.checkpoint]
+    states = [state_of(path) for path in checkpoints]
     if len(set(states)) < len(states):
         raise must_be("--checkpoint", "files that differ in the name of their folder or their own", ", ".join(states))
 

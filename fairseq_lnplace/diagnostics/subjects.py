@@ -27,10 +27,14 @@ from fairseq_lnplace.checkpoints import options as checkpoint_options
 from fairseq_lnplace.compat import load_checkpoint
 from fairseq_lnplace.diagnostics.text import Kind, Text
 from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.initialisation import layers_of
 from fairseq_lnplace.layers.profile import Profile
+from fairseq_lnplace.plugin.models.method import LAYER
 from fairseq_lnplace.plugin.training_args import training_args
 
-__all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "loss_of", "settle", "state_of"]
+__all__ = ["INITIAL", "Subject", "from_architecture", "from_checkpoint", "settle", "state_of"]
+
+Sample = dict[str, Any]
 
 INITIAL = "initialisation"
 # the task and the criterion, each with its options, that a model is measured with where the user names no other
@@ -48,7 +52,7 @@ STACKS: dict[Kind, tuple[str, ...]] = {"translation": ("encoder", "decoder"), "l
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and its loss.
+    """One of fairseq's models and its loss, to be measured on fairseq's batches.
 
     Attributes:
         arch: the architecture's name.
@@ -72,6 +76,47 @@ class Subject:
     def label(self) -> str:
         """The name in tables and legends."""
         return self.arch if self.state == INITIAL else f"{self.arch}, {self.state}"
+
+    @property
+    def stacks(self) -> dict[str, list[nn.Module]]:
+        """The layers of each stack, from the bottom, the encoder first."""
+        stacks: dict[str, list[nn.Module]] = {}
+        for name, module in self.model.named_modules():
+            if found := LAYER.fullmatch(f"{name}."):
+                stacks.setdefault(found[1], []).append(module)
+        return stacks
+
+    def run(self, batch: Sample) -> Any:
+        """Return what the model makes of a batch."""
+        return self.model(**batch["net_input"])
+
+    def loss(self, batch: Sample) -> Tensor:
+        """Return the loss of a batch in nats a token, as the gradient of fairseq-train takes it; shape ()."""
+        loss, size, _ = self.criterion(self.model, batch)
+        return loss / size  # type: ignore[no-any-return]
+
+    def real(self, batch: Sample, stack: str) -> Tensor:
+        """Return which positions of what a stack reads are no padding, B x T."""
+        inputs = batch["net_input"]
+        tokens: Tensor = inputs["src_tokens"]
+        if stack == "decoder":
+            tokens = inputs.get("prev_output_tokens", tokens)
+        return tokens.ne(self.criterion.padding_idx)
+
+    def output(self, batch: Sample) -> Tensor:
+        """Return the last stack's output at the N real positions, N x C."""
+        features: Tensor = self.model(**batch["net_input"], features_only=True)[0]
+        return features[self.real(batch, list(self.stacks)[-1])]
+
+    def opened(self) -> Subject:
+        """Return itself.
+
+        Raises:
+            LnplaceError: the layers are not this package's.
+        """
+        if not next(layers_of(self.model), None):
+            raise LnplaceError("`--arch` must be of this package's models, whose layers can be looked into")
+        return self
 
 
 def kind_of(arch: str) -> Kind:
@@ -150,18 +195,12 @@ def _placement(args: Namespace) -> str:
     return str(getattr(args, "placement", None) or "")
 
 
-def loss_of(subject: Subject, sample: dict[str, Any]) -> Tensor:
-    """Return the loss of a batch in nats a token, as the gradient of fairseq-train takes it; shape ()."""
-    loss, size, _ = subject.criterion(subject.model, sample)
-    return loss / size  # type: ignore[no-any-return]
-
-
-def settle(subject: Subject, samples: Iterable[dict[str, Any]]) -> None:
+def settle(subject: Subject, samples: Iterable[Sample]) -> None:
     """Let a method that measures its scales in the first training forwards (Admin) do so on these batches."""
     if any(isinstance(module, Profile) and not module.done for module in subject.model.modules()):
         training = subject.model.training
         subject.model.train()
         with torch.no_grad():
             for sample in samples:
-                loss_of(subject, sample)
+                subject.loss(sample)
         subject.model.train(training)

@@ -13,10 +13,9 @@ from typing import Any
 from rich.table import Table
 
 from fairseq_lnplace.files import new_file, write_json
+from fairseq_lnplace.measure.subject import Row
 
 __all__ = ["Row", "as_json", "over_seeds", "table", "write"]
-
-Row = dict[str, Any]
 
 
 def over_seeds(rows: Sequence[Row], keys: Sequence[str], values: Sequence[str]) -> list[Row]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, layer_norm
 
-from fairseq_lnplace.diagnostics.activations import POST_INNER, outside, pre_bounds
 from fairseq_lnplace.diagnostics.tables import Row, over_seeds
+from fairseq_lnplace.measure.activation_rows import POST_INNER, outside, pre_bounds
 
 __all__ = ["Setup", "decay_rows", "exponent", "exponent_rows", "lemma_rows", "simulate", "theorem_rows"]
 

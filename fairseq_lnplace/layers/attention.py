@@ -60,9 +60,10 @@ class Attention(nn.Module):
         self.v_proj = linear(kv_dim, dim, size.noise, size.noise_block)
         self.q_proj = linear(dim, dim, size.noise, size.noise_block)
         self.out_proj = linear(dim, dim, size.noise, size.noise_block)
-        self.q_norm = spec.norm(dim) if slots.qkv_norm else None
-        self.k_norm = spec.norm(dim) if slots.qkv_norm else None
-        self.v_norm = spec.norm(dim) if slots.qkv_norm else None
+        self.parts = self.heads if slots.qkv_norm == "head" else 1  # that q, k, v are normalised in
+        self.q_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
+        self.k_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
+        self.v_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
         self.inner_norm = spec.norm(dim) if slots.inner_norm else None
         self.head_scale = nn.Parameter(torch.zeros(size.heads)) if slots.head_scale else None
         self.reset_parameters()
@@ -86,7 +87,7 @@ class Attention(nn.Module):
         """
         q = self.q_proj(query)
         if self.q_norm is not None:
-            q = self.q_norm(q, batch.padding)
+            q = self.q_norm(*in_parts(q, batch.padding, self.parts)).view_as(q)
         q = unpacked(q, batch.packing)
         rows, length = q.size(0), q.size(1)
         if self.cross:
@@ -172,13 +173,23 @@ class Attention(nn.Module):
         """Return the keys and values of ``source`` (B x S x K, or packed), each B x H x S x D."""
         k, v = self.k_proj(source), self.v_proj(source)
         if self.k_norm is not None and self.v_norm is not None:
-            k, v = self.k_norm(k, padding), self.v_norm(v, padding)
+            k = self.k_norm(*in_parts(k, padding, self.parts)).view_as(k)
+            v = self.v_norm(*in_parts(v, padding, self.parts)).view_as(v)
         k, v = unpacked(k, packing), unpacked(v, packing)
         return self.split_heads(k), self.split_heads(v)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Return B x T x C as B x H x T x D."""
         return x.view(x.size(0), x.size(1), self.heads, self.head_dim).transpose(1, 2)
+
+
+def in_parts(x: Tensor, padding: Optional[Tensor], parts: int) -> Tuple[Tensor, Optional[Tensor]]:
+    """Return ``x`` (B x T x C) as B x (T * parts) x (C / parts), and its padding, for a norm over each part alone."""
+    if parts == 1:
+        return x, padding
+    if padding is not None:
+        padding = padding.repeat_interleave(parts, 1)
+    return x.view(x.size(0), x.size(1) * parts, -1), padding
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor]) -> Tensor:

@@ -30,6 +30,22 @@ def deepnorm_beta(position: Position, options: Options) -> float:
     return float((12.0 * m) ** -0.25)
 
 
+def deepnorm_beta_torchscale(position: Position, options: Options) -> float:
+    """torchscale: 1.15 for the paper's 0.87 in an encoder-decoder's encoder; the rest as :func:`deepnorm_beta`."""
+    factor = 1.15 / 0.87 if position.side == "encoder" and not position.single_stack else 1.0
+    return factor * deepnorm_beta(position, options)
+
+
+def half_variance(position: Position, options: Options) -> float:
+    """fairseq's gain 1/sqrt(2) on q, k, v, as if they were one matrix."""
+    return math.sqrt(0.5)
+
+
+def fused_qkv_gain(position: Position, options: Options) -> float:
+    """Admin's code (2004.08249): 1/sqrt(2) on the encoder's q, k, v, which are one matrix there."""
+    return math.sqrt(0.5) if position.side == "encoder" else 1.0
+
+
 def admin_analytic_omega(position: Position, options: Options) -> float:
     """admin-torch: sqrt((n+1)/ln(n+1) - 1) for n sub-layers of the stack, an output change of O(log n)."""
     n = position.sublayers
@@ -81,7 +97,7 @@ def layerscale_lambda(position: Position, options: Options) -> float:
 
 
 def keel_alpha(position: Position, options: Options) -> float:
-    """KEEL (2601.19895): the number of sub-layers of the stack."""
+    """KEEL (2601.19895), section 3.1: the number of sub-layers of the stack, those of the first layer included."""
     return float(position.sublayers)
 
 

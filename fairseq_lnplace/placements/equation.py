@@ -89,7 +89,8 @@ def update(placement: Placement, slots: Slots, branch: str) -> list[str]:
 def inside(placement: Placement, slots: Slots, branch: str) -> list[str]:
     """Return what the method changes inside a sub-layer; nothing where it is the usual one.
 
-    ``h`` is the sub-layer's input, ``m`` the encoder's output, ``φ`` the activation; biases are left out.
+    ``h`` is the sub-layer's input, ``m`` the encoder's output, ``φ`` the activation, ``LN_h`` a norm over the features
+    of each head; biases are left out.
     """
     if branch == "FFN":
         return ["FFN(h) = W_2·LN(φ(W_1·h))"] if slots.inner_norm else []
@@ -97,7 +98,8 @@ def inside(placement: Placement, slots: Slots, branch: str) -> list[str]:
     if slots.qkv_norm or slots.head_scale or slots.inner_norm:
         source = "m" if branch == "CA" else "h"
         projected = ["W_q·h", f"W_k·{source}", f"W_v·{source}"]
-        text = f"heads({', '.join(f'LN({each})' if slots.qkv_norm else each for each in projected)})"
+        norm = {"": "", "width": "LN", "head": "LN_h"}[slots.qkv_norm]
+        text = f"heads({', '.join(f'{norm}({each})' if norm else each for each in projected)})"
         if slots.head_scale:
             text = f"(γ ⊙ {text})"
         if slots.inner_norm:
@@ -190,7 +192,8 @@ def where(placement: Placement) -> str:
     each layer below.
     """
     parts = []
-    for layer, prefix in ((placement.lower_layer, "lower layers "), (placement.layer, "upper layers ")):
+    names = ("first layer ", "others ") if placement.lower_layers == ONE else ("lower layers ", "upper layers ")
+    for layer, prefix in zip((placement.lower_layer, placement.layer), names, strict=True):
         if layer is None:
             continue
         groups: dict[str, list[str]] = {}

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairseq_lnplace.placements import depth
-from fairseq_lnplace.placements.spec import ZERO, Gains, Layer, Placement, Scale, Slots, of_option
+from fairseq_lnplace.placements.spec import ONE, ZERO, Gains, Layer, Placement, Scale, Slots, of_option
 
 POST = Slots(add_norm=True)
 PRE = Slots(in_norm=True)
 IN_OUT = Slots(in_norm=True, out_norm=True)
+HYBRID = Slots(qkv_norm="head", add_norm=True)
+HYBRID_IN = Slots(in_norm=True, qkv_norm="head")
+HYBRID_WIDE = Slots(qkv_norm="width", add_norm=True)
+NORMFORMER = Layer(replace(IN_OUT, head_scale=True), PRE, replace(PRE, inner_norm=True))
+LEARNED = Scale(learned="vector")
+ADMIN_CODE = Gains(
+    query=depth.fused_qkv_gain, key=depth.fused_qkv_gain, value=depth.fused_qkv_gain, cross_attention=False
+)
+TFIXUP = Gains.of_branch(depth.tfixup_gain, embedding=depth.tfixup_embedding_gain)
 
 NO_BLEU = "language models only; no BLEU published"
 EVERY_SUBLAYER = "encoder-decoder form: the same slots around cross-attention"
@@ -44,10 +53,13 @@ METHODS: tuple[Placement, ...] = (
         "Admin, profiled",
         "Liu et al. 2020, Understanding the Difficulty of Training Transformers, 2004.08249",
         Layer.same(replace(POST, skip_scale=Scale(learned="vector", profiled=True))),
-        options=("admin_profile_batches",),
+        options=("admin_profile_batches", "admin_form"),
+        form_option="admin_form",
+        forms={"authors": {"gains": ADMIN_CODE}},
         needs_warmup=True,
         paper_differs="the paper sums the variances of the branches alone; the code's chain, followed here, starts at "
-        "1 and folds in the embedding's variance",
+        "1 and folds in the embedding's variance; its encoder starts q, k, v smaller by sqrt(2), as one fused matrix: "
+        "--admin-form authors",
         extension="padding is left out of the variance, ranks are averaged, and the profile is taken in the first "
         "training forward instead of a run of its own",
         results="WMT14 En-De 6/12/18 layers 27.90/28.58/29.03; IWSLT14 De-En 6+6 35.67 (5 seeds)",
@@ -66,9 +78,12 @@ METHODS: tuple[Placement, ...] = (
         "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers, 2203.00555",
         Layer.same(replace(POST, skip_scale=Scale(depth.deepnorm_alpha))),
         gains=Gains.of_branch(depth.deepnorm_beta),
+        options=("deepnorm_form",),
+        form_option="deepnorm_form",
+        forms={"torchscale": {"gains": Gains.of_branch(depth.deepnorm_beta_torchscale)}},
         needs_warmup=True,
         paper_differs="the paper's Xavier with gain beta is followed; torchscale divides whatever initialisation is "
-        "there, biases included",
+        "there, biases included, and has 1.15 for 0.87 in the encoder's beta: --deepnorm-form torchscale",
         results="WMT17 En-De 100+100 28.9; IWSLT14 De-En 6+6/12+12 35.34/35.39",
     ),
     Placement(
@@ -130,14 +145,19 @@ METHODS: tuple[Placement, ...] = (
         "normformer",
         "NormFormer",
         "Shleifer et al. 2021, NormFormer, 2110.09456",
-        Layer(
-            replace(IN_OUT, head_scale=True),
-            PRE,
-            replace(PRE, inner_norm=True, skip_scale=Scale(learned="vector")),
-        ),
+        NORMFORMER,
         final_norm=True,
-        paper_differs="heads are scaled before the output projection as in the paper; fairseq scales after it; the "
-        "equation of ResScale is the code's, not read in the paper",
+        options=("normformer_resscale",),
+        form_option="normformer_resscale",
+        forms={
+            "True": {
+                "layer": replace(NORMFORMER, feed_forward=replace(PRE, inner_norm=True, skip_scale=LEARNED)),
+            }
+        },
+        first_form={"normformer_resscale": True},
+        changed="its learned scale of the feed-forward's skip (ResScale) was always there",
+        paper_differs="heads are scaled before the output projection as in the paper; fairseq scales after it; "
+        "ResScale is no part of the named method, and its equation is the code's: --normformer-resscale",
         extension="encoder form: as the decoder's; cross-attention stays Pre-LN",
         results=NO_BLEU,
     ),
@@ -153,9 +173,13 @@ METHODS: tuple[Placement, ...] = (
         "T-Fixup",
         "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization, ICML 2020",
         Layer.same(Slots()),
-        gains=Gains.of_branch(depth.tfixup_gain, embedding=depth.tfixup_embedding_gain),
-        paper_differs="the code multiplies v by sqrt(2) to undo fairseq's gain, needless on an Xavier base, and scales "
-        "an unshared decoder embedding by the decoder's depth; here the encoder's depth holds for both",
+        gains=TFIXUP,
+        options=("tfixup_form",),
+        form_option="tfixup_form",
+        forms={"authors": {"gains": replace(TFIXUP, query=depth.half_variance, key=depth.half_variance)}},
+        paper_differs="the code multiplies v by sqrt(2) to undo fairseq's gain, needless on an Xavier base, and leaves "
+        "that gain, 1/sqrt(2), on q and k: --tfixup-form authors; it scales an unshared decoder embedding by the "
+        "decoder's depth; here the encoder's depth holds for both",
         extension="a single stack uses its own side's constants",
         results="IWSLT14 De-En 35.73; WMT En-De newstest2010-16 6+6/18+18 26.43/26.94",
     ),
@@ -166,6 +190,11 @@ METHODS: tuple[Placement, ...] = (
         Layer.same(IN_OUT),
         embedding_norm=True,
         final_norm=True,
+        options=("periln_form",),
+        form_option="periln_form",
+        forms={"plain_embedding": {"embedding_norm": False}},
+        first_form={"periln_form": "embedding_norm"},
+        paper_differs="a norm on the embedding is optional in the paper: --periln-form plain_embedding leaves it out",
         extension=EVERY_SUBLAYER,
         results=NO_BLEU,
     ),
@@ -196,11 +225,19 @@ METHODS: tuple[Placement, ...] = (
         "hybridnorm",
         "HybridNorm",
         "Zhuo et al. 2025, HybridNorm, 2503.04598",
-        Layer(Slots(qkv_norm=True, add_norm=True), Slots(qkv_norm=True, add_norm=True), Slots()),
+        Layer(HYBRID, HYBRID, Slots()),
         final_norm=True,
-        paper_differs="the equation is remembered, and matches the released configurations, but was not read in the "
-        "paper; its RMSNorm, its Megatron initialisation and the variant HybridNorm* are left out",
-        extension="cross-attention is normed as self-attention; norms on q, k, v are over the full width",
+        options=("hybridnorm_form",),
+        form_option="hybridnorm_form",
+        forms={
+            "star": {"lower_layer": Layer(HYBRID_IN, HYBRID_IN, PRE), "lower_layers": ONE},
+            "full_width": {"layer": Layer(HYBRID_WIDE, HYBRID_WIDE, Slots())},
+        },
+        first_form={"hybridnorm_form": "full_width"},
+        changed="its norms of queries, keys and values were over the full width, not over each head",
+        paper_differs="the equation is the released code's, the paper's was not read; its RMSNorm and its Megatron "
+        "initialisation are left out; HybridNorm* has another first layer: --hybridnorm-form star",
+        extension="cross-attention is normed as self-attention",
         results=NO_BLEU,
     ),
     Placement(
@@ -209,7 +246,8 @@ METHODS: tuple[Placement, ...] = (
         "Liu et al. 2023, BranchNorm: Robustly Scaling Extremely Deep Transformers, 2305.02790",
         Layer.same(replace(POST, branch_scale=Scale(scheduled="branchnorm_updates"))),
         options=("branchnorm_updates",),
-        paper_differs="no code is released; the linear schedule min(1, t/T) and T are this package's reading",
+        paper_differs="no code is released; the equation with min(1, t/T) is read in another paper (ProRes, "
+        "2603.05369); T, whether t starts at 0 or 1, and any initialisation of its own are not verified",
         results="WMT14 En-Fr: 0.6 over DeepNorm",
     ),
     Placement(
@@ -259,8 +297,16 @@ METHODS: tuple[Placement, ...] = (
         "KEEL",
         "Chen & Wei 2026, Post-LayerNorm Is Back, 2601.19895",
         Layer.same(Slots(in_norm=True, add_norm=True, skip_scale=Scale(depth.keel_alpha))),
-        paper_differs="read in a secondary source; exceptions for the first layer are not verified",
-        extension=EVERY_SUBLAYER,
+        lower_layer=Layer.same(PRE),
+        lower_layers=ONE,
+        options=("keel_form",),
+        form_option="keel_form",
+        forms={"uniform": {"lower_layer": None}},
+        first_form={"keel_form": "uniform"},
+        changed="its first layer was as the others, and is plain Pre-LN in the paper",
+        paper_differs="the paper writes its norms without bias and says nothing of a final norm",
+        extension="encoder-decoder form: the first layer of each stack is Pre-LN, cross-attention too, which has the "
+        "same slots in the others",
         results=NO_BLEU,
     ),
     Placement(

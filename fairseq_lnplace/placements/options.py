@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import LnplaceError, flag, must_be
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,40 @@ METHOD_OPTIONS: dict[str, MethodOption] = {
     "dsinit_exponent": MethodOption(float, 0.5, "DS-Init's exponent: 0.5 as in the paper, 0.25 as in its code", 0.0),
     "layerscale_init": MethodOption(float, None, "LayerScale's start (default: by depth, 0.1, 1e-5 or 1e-6)", 0.0),
     "dlcl_form": MethodOption(str, "pre", "DLCL's form: pre or post", choices=("pre", "post")),
+    "admin_form": MethodOption(
+        str,
+        "paper",
+        "Admin's initialisation: Xavier, or the authors' on q, k, v",
+        None,
+        None,
+        ("paper", "authors"),
+        False,
+    ),
+    "deepnorm_form": MethodOption(
+        str, "paper", "DeepNorm's encoder gain: the paper's or torchscale's", None, None, ("paper", "torchscale"), False
+    ),
+    "tfixup_form": MethodOption(
+        str, "paper", "T-Fixup's q and k: Xavier, or the authors' gain", None, None, ("paper", "authors"), False
+    ),
+    "normformer_resscale": MethodOption(bool, False, "NormFormer's learned scale of the feed-forward's skip"),
+    "periln_form": MethodOption(
+        str,
+        "embedding_norm",
+        "Peri-LN's embedding: normalised or plain",
+        choices=("embedding_norm", "plain_embedding"),
+    ),
+    "hybridnorm_form": MethodOption(
+        str,
+        "published",
+        "HybridNorm's form: as published, HybridNorm* (another first layer), or with norms over the full width",
+        choices=("published", "star", "full_width"),
+    ),
+    "keel_form": MethodOption(
+        str,
+        "published",
+        "KEEL's form: as published (a Pre-LN first layer), or all layers alike",
+        choices=("published", "uniform"),
+    ),
 }
 
 
@@ -57,14 +91,15 @@ def method_options(placement: str, takes: tuple[str, ...], given: Mapping[str, A
         if value is None or value is False:
             values[name] = option.default
             continue
-        flag = "--" + name.replace("_", "-")
         if name not in takes:
-            raise LnplaceError(f"`{flag}` must go with the method that takes it, but the placement is {placement}")
+            raise LnplaceError(
+                f"`{flag(name)}` must go with the method that takes it, but the placement is {placement}"
+            )
         low, high = option.minimum, option.maximum
         if (low is not None and not value >= low) or (high is not None and not value <= high):  # nan is neither
             wanted = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise must_be(flag, wanted, value)
+            raise must_be(flag(name), wanted, value)
         if option.choices and value not in option.choices:
-            raise must_be(flag, " or ".join(option.choices), value)
+            raise must_be(flag(name), " or ".join(option.choices), value)
         values[name] = value
     return values

@@ -113,8 +113,8 @@ class Slots:
     branch_scale: Scale = UNIT
     inner_norm: bool = False
     """Before the sub-layer's last matrix: attention's output projection, the feed-forward's second matrix."""
-    qkv_norm: bool = False
-    """On the projected queries, keys and values, over the full width, before they are split into heads."""
+    qkv_norm: Literal["", "head", "width"] = ""
+    """On the projected queries, keys and values: over each head's features, by one norm for all heads, or over all."""
     head_scale: bool = False
     """A learned factor for every head, before the output projection; starts at 1."""
     layer_skip: bool = False
@@ -202,6 +202,10 @@ class Placement:
     forms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other forms of the method: what they change, by the value of the option ``form_option``."""
     form_option: str = ""
+    first_form: Mapping[str, Any] = field(default_factory=dict)
+    """The options, where there are any, under which the method is what version 0.1.0 called by its name."""
+    changed: str = ""
+    """What of it has changed since."""
     needs_warmup: bool = False
     paper_differs: str = ""
     """What the paper and the released code disagree on, and which of them is followed."""

@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 
 from fairseq import trainer
 
+from fairseq_lnplace.plugin.first_not_finite import FirstNotFinite
+from fairseq_lnplace.plugin.layer_stats import install
 from fairseq_lnplace.plugin.models.method import MethodModel
 
 __all__ = ["watch_layers"]
@@ -30,17 +32,11 @@ def watch_layers() -> None:
         if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
         if every := getattr(self.cfg.model, "log_layer_stats", None):
-            from fairseq_lnplace.diagnostics.layer_stats import install
-
             install(self, every)
 
     def detector(model: Any) -> Any:
         training = trainers.get(id(model))
-        if training is None:
-            return usual_detector(model, backward=False)
-        from fairseq_lnplace.diagnostics.first_not_finite import FirstNotFinite
-
-        return FirstNotFinite(training)
+        return usual_detector(model, backward=False) if training is None else FirstNotFinite(training)
 
     trainer.Trainer.__init__ = init_and_watch
     trainer.NanDetector = detector

@@ -158,6 +158,6 @@ def _layer_stats(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the statistics, if the training wrote any."""
     if not path.exists():
         return []
-    from fairseq_lnplace.diagnostics.layer_stats import read_layer_stats  # imports torch and fairseq
+    from fairseq_lnplace.measure.layer_stats import read_layer_stats  # imports torch
 
     return [asdict(row) for row in read_layer_stats(path)]

@@ -14,7 +14,7 @@ from helpers import sample_of, tiny_trainer
 from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_lnplace.diagnostics.layer_stats import read_layer_stats
+from fairseq_lnplace.measure.layer_stats import read_layer_stats
 
 BACKENDS = ("pytorch_ddp", "legacy_ddp")
 OPTIONS = {"log_layer_stats": 1, "clip_norm": 0.1}

@@ -23,6 +23,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dsinit", {"dsinit_exponent": 0.25}),
     ("layerscale", {"layerscale_init": 0.3}),
     ("dlcl", {"dlcl_form": "post"}),
+    ("normformer", {"normformer_resscale": True}),
+    ("periln", {"periln_form": "plain_embedding"}),
+    ("hybridnorm", {"hybridnorm_form": "star"}),
+    ("hybridnorm", {"hybridnorm_form": "full_width"}),
+    ("keel", {"keel_form": "uniform"}),
 ]
 SAMPLE = batch()
 

@@ -12,11 +12,11 @@ import torch
 from torch.nn.functional import layer_norm
 
 from fairseq_lnplace.cli import main
-from fairseq_lnplace.diagnostics.activations import activation_rows, outside, pre_bounds
 from fairseq_lnplace.diagnostics.plots import activations as plots
-from fairseq_lnplace.diagnostics.probes import trace
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
 from fairseq_lnplace.diagnostics.text import batches, synthetic_text
+from fairseq_lnplace.measure.activation_rows import activation_rows, outside, pre_bounds
+from fairseq_lnplace.measure.trace import trace
 from fairseq_lnplace.placements import names
 
 TEXT = synthetic_text(words=40, sentences=60)

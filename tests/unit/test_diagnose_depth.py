@@ -18,14 +18,16 @@ from torch import nn
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.corpus.words import Words
 from fairseq_lnplace.diagnostics.bleu import bleu_rows
-from fairseq_lnplace.diagnostics.depth import collapse_at_start, depth_tables, distance, effective_depth
 from fairseq_lnplace.diagnostics.plots import depth as plots
-from fairseq_lnplace.diagnostics.probes import stacks_of, trace
 from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, settle
-from fairseq_lnplace.diagnostics.surgery import borrowed_weights, merged, perturb, removed
 from fairseq_lnplace.diagnostics.text import batches, synthetic_text
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.evaluation import Decoding, Translator
+from fairseq_lnplace.layers.streams import Batch, Streams
+from fairseq_lnplace.measure.depth_tables import collapse_at_start, depth_tables, distance, effective_depth
+from fairseq_lnplace.measure.stacks import stacks_of
+from fairseq_lnplace.measure.surgery import borrowed_weights, merged, perturb, removed
+from fairseq_lnplace.measure.trace import trace
 from fairseq_lnplace.placements import names
 
 TEXT = synthetic_text(words=40, sentences=60)
@@ -65,9 +67,9 @@ def test_merged_layers_read_the_same(placement: str) -> None:
     first, second, _ = made.model.encoder.sentence_encoder.layers
     made.model.eval()
     x = trace(made, sample).states["encoder"][0]
-    stream = None if placement != "resi_dual" else x.unsqueeze(0)
+    streams = Streams(x.unsqueeze(0), None if placement != "resi_dual" else x.unsqueeze(0))
     with torch.no_grad():
-        below, alone = first(x.unsqueeze(0), second=stream), second(x.unsqueeze(0), second=stream)
+        below, alone = first(streams, Batch()), second(streams, Batch())
     with merged(first, second):
         together = trace(made, sample)
     torch.testing.assert_close(together.states["encoder"][2], (below[0] + alone[0])[0] - x, atol=1e-5, rtol=1e-4)
@@ -83,8 +85,8 @@ def test_merge_error_is_of_what_the_layer_adds() -> None:
     made.model.eval()
     with torch.no_grad():
         x0 = trace(made, samples[0]).states["encoder"][0].unsqueeze(0)
-        x1 = first(x0)[0]
-        added, instead = second(x1)[0] - x1, second(x0)[0] - x0
+        x1 = first(Streams(x0), Batch())[0]
+        added, instead = second(Streams(x1), Batch())[0] - x1, second(Streams(x0), Batch())[0] - x0
     assert rows[0]["merge_error"] is None
     assert rows[1]["merge_error"] == pytest.approx(float((instead - added).norm() / added.norm()), rel=1e-3)
 
@@ -165,8 +167,9 @@ def test_the_update_is_one_of_adam() -> None:
 def test_noise_is_relative_and_taken_back() -> None:
     made, _ = subject("transformer_postln")
     weight = made.model.decoder.layers[1].fc2.weight
+    layers = [*made.model.encoder.layers, *made.model.decoder.layers]
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    with borrowed_weights(made.model, lambda: perturb(made.model, 0.01, 3)):
+    with borrowed_weights(made.model, lambda: perturb(layers, 0.01, 3)):
         noise = weight.detach() - before["decoder.layers.1.fc2.weight"]
         assert float(noise.norm() / weight.detach().norm()) == pytest.approx(0.01, rel=0.15)
         assert torch.equal(made.model.decoder.embed_tokens.weight, before["decoder.embed_tokens.weight"])

@@ -14,12 +14,12 @@ from helpers import arguments, batch, dictionary, tiny_model
 
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.commands.diagnose_gradients import ratios
-from fairseq_lnplace.diagnostics.gradients import gradient_rows
 from fairseq_lnplace.diagnostics.plots import gradients as plots
-from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, from_checkpoint, loss_of, settle
+from fairseq_lnplace.diagnostics.subjects import Subject, from_architecture, from_checkpoint, settle
 from fairseq_lnplace.diagnostics.tables import over_seeds
 from fairseq_lnplace.diagnostics.text import Text, batches, read_text, synthetic_text
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.measure.gradient_rows import gradient_rows
 from fairseq_lnplace.palette import style_of
 from fairseq_lnplace.placements import names
 
@@ -47,7 +47,7 @@ def test_norms_equal_autograd_of_the_mean_loss(kind: str) -> None:
     side = "decoder" if kind == "lm" else "encoder"
     stack = made.model.encoder.sentence_encoder if kind == "bert" else getattr(made.model, side)
     weight = stack.layers[1].fc2.weight
-    losses = [loss_of(made, sample) for sample in samples]
+    losses = [made.loss(sample) for sample in samples]
     (of_mean,) = torch.autograd.grad(sum(losses) / 3, weight, retain_graph=True)
     each = [torch.autograd.grad(loss, weight, retain_graph=True)[0].norm() for loss in losses]
     assert rows[side, 2, "fc2"]["norm_of_mean"] == pytest.approx(float(of_mean.norm()), rel=1e-5)
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_measured_as_it_was_trained(tmp_path: Path) -> None:
     made.model.eval()
     model.eval()
     torch.testing.assert_close(made.model(**sample["net_input"])[0], model(**sample["net_input"])[0])
-    assert float(loss_of(made, sample).detach()) > 0
+    assert float(made.loss(sample).detach()) > 0
     with pytest.raises(LnplaceError, match="does not fit synthetic text"):
         from_checkpoint(path, synthetic_text(words=30))
 

@@ -15,9 +15,10 @@ from fairseq.trainer import Trainer
 from helpers import KINDS, arguments, sample_of, tiny_model, tiny_trainer
 from torch import Tensor, nn
 
-from fairseq_lnplace.diagnostics.layer_stats import Row, read_layer_stats
-from fairseq_lnplace.diagnostics.probes import tapped
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.layers.streams import Batch, Streams
+from fairseq_lnplace.measure.layer_stats import Row, read_layer_stats
+from fairseq_lnplace.measure.taps import tapped
 from fairseq_lnplace.plugin.compiling import eager
 
 # the parts of a layer by the beginnings of their parameters' names
@@ -307,14 +308,14 @@ def test_ranks_with_gradients_of_their_own_are_refused(options: dict[str, Any], 
 def test_a_compiled_layer_runs_as_it_is_written_while_it_is_watched() -> None:
     (layer, *_) = tiny_model("preln_final").encoder.layers
     layer.compiles, layer._compiled_call_impl = True, lambda *args: "compiled"
-    x = torch.ones(1, 2, 8)
+    x = Streams(torch.ones(1, 2, 8)), Batch()
     seen: list[Any] = []
     with eager([layer]), tapped(layer.final_layer_norm, "leave", lambda *call: seen.append(call)):
         layer.train()  # as fairseq's trainer does at the start of each update
-        assert isinstance(layer(x)[0], Tensor)
+        assert isinstance(layer(*x)[0], Tensor)
     assert len(seen) == 1
     assert layer.compiles
-    assert layer(x) == "compiled"
+    assert layer(*x) == "compiled"
 
 
 def test_compiled_layers_are_measured(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def inside_parts(slots: Slots, branch: str) -> list[Part]:
         return [("block", "W₁, φ"), *inner, ("block", "W₂")] if inner else [("block", LABELS[branch])]
     if not (slots.qkv_norm or slots.head_scale or slots.inner_norm):
         return [("block", LABELS[branch])]
-    projected: list[Part] = [("block", "$W_q, W_k, W_v$"), ("norm", "LN on q, k, v")] if slots.qkv_norm else []
+    on_qkv = "LN on each head's q, k, v" if slots.qkv_norm == "head" else "LN on q, k, v"
+    projected: list[Part] = [("block", "$W_q, W_k, W_v$"), ("norm", on_qkv)] if slots.qkv_norm else []
     heads: list[Part] = [("scale", "γ")] if slots.head_scale else []
     return [*projected, ("block", "heads"), *heads, *inner, ("block", "$W_o$")]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_lnplace.diagnostics.activations import POST_INNER, pre_bounds
 from fairseq_lnplace.diagnostics.plots.panels import (
     GREY,
     blank,
@@ -17,6 +16,7 @@ from fairseq_lnplace.diagnostics.plots.panels import (
     whole_numbers,
 )
 from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.measure.activation_rows import POST_INNER, pre_bounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def activation_figure(rows: Sequence[Row], title: str, epsilon: float) -> Figure
     """Return the sizes of the stream and of the last sum, with Lemma 2's lines, and δ; a row for each stack.
 
     Args:
-        rows: of :func:`.activations.activation_rows`, averaged over seeds, each with its label and placement.
+        rows: of :func:`.activation_rows.activation_rows`, averaged over seeds, each with its label and placement.
         title: above the panels.
         epsilon: what δ was counted with.
     """

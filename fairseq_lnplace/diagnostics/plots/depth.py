@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_lnplace.diagnostics.depth import collapse_at_start
 from fairseq_lnplace.diagnostics.plots.panels import (
     blank,
     closed_form,
@@ -18,6 +17,7 @@ from fairseq_lnplace.diagnostics.plots.panels import (
     whole_numbers,
 )
 from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.measure.depth_tables import collapse_at_start
 from fairseq_lnplace.palette import style_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def layer_figure(rows: Sequence[Row], stacks: Sequence[Row], title: str) -> Figu
     """Return how far each layer goes, its merge error, and the losses without it; a row of panels for each stack.
 
     Args:
-        rows, stacks: the tables of :func:`.depth.depth_tables`, averaged over seeds, with label and placement.
+        rows, stacks: the tables of :func:`.depth_tables.depth_tables`, averaged over seeds, with label and placement.
         title: above the panels.
     """
     sides = sides_of(rows)

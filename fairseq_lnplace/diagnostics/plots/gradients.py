@@ -33,7 +33,7 @@ def gradient_figure(rows: Sequence[Row], title: str, with_paper: bool) -> Figure
     """Return Figure 3 (a, b): the gradients of both feed-forward matrices against the layer, a row for each stack.
 
     Args:
-        rows: of :func:`.gradients.gradient_rows`, averaged over seeds, each with its label and placement.
+        rows: of :func:`.gradient_rows.gradient_rows`, averaged over seeds, each with its label and placement.
         title: above the panels.
         with_paper: whether to draw the paper's values beside ours.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_lnplace.diagnostics.activations import POST_INNER
 from fairseq_lnplace.diagnostics.plots.panels import (
     DOTTED,
     GREY,
@@ -17,6 +16,7 @@ from fairseq_lnplace.diagnostics.plots.panels import (
     whole_numbers,
 )
 from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.measure.activation_rows import POST_INNER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,8 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from fairseq_lnplace.plugin.lr_schedulers.options import flag, single_lr
+from fairseq_lnplace.errors import flag
+from fairseq_lnplace.plugin.lr_schedulers.options import single_lr
 from fairseq_lnplace.schedules.formulas import dropped
 from fairseq_lnplace.schedules.options import check_epoch_drop
 

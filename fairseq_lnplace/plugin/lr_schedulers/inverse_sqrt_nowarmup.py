@@ -22,7 +22,8 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from fairseq_lnplace.plugin.lr_schedulers.options import flag, single_lr
+from fairseq_lnplace.errors import flag
+from fairseq_lnplace.plugin.lr_schedulers.options import single_lr
 from fairseq_lnplace.schedules.formulas import DEFAULT_HOLD, DEFAULT_TIMESCALE, inverse_sqrt
 from fairseq_lnplace.schedules.options import check_inverse_sqrt
 

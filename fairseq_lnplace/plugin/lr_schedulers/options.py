@@ -1,15 +1,10 @@
-"""What fairseq's command line adds to the schedules' options: flags, and a list for the one learning rate."""
+"""What fairseq's command line adds to the schedules' options: a list for the one learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from fairseq_lnplace.errors import must_be
-
-
-def flag(name: str) -> str:
-    """Return the flag of the option that a configuration keeps as ``name``."""
-    return "--" + name.replace("_", "-")
 
 
 def single_lr(lr: float | Collection[float]) -> float:

@@ -12,7 +12,7 @@ from fairseq import options
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf, open_dict
 
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import LnplaceError, flag, must_be
 from fairseq_lnplace.placements.spec import Side
 from fairseq_lnplace.plugin.models.architectures import fill_in
 from fairseq_lnplace.plugin.models.method import Method, trained_layers_text
@@ -183,8 +183,3 @@ def check_embedding_file(cfg: Any, side: Side) -> None:
         raise must_be(flag(f"{side}_embed_path"), "a text file that can be read", path) from None
     if len(header) != 2 or header[1] != str(dim):
         raise must_be(flag(f"{side}_embed_path"), f"a file whose first line is 'WORDS {dim}'", path)
-
-
-def flag(name: str) -> str:
-    """Return the command-line option of a field."""
-    return "--" + name.replace("_", "-")

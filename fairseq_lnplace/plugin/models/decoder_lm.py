@@ -9,7 +9,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerL
 from fairseq.modules import AdaptiveInput
 from torch import nn
 
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import LnplaceError, flag, must_be
 from fairseq_lnplace.layers.initialisation import initialise, scale_embeddings
 from fairseq_lnplace.plugin.decoder import TransformerDecoder
 from fairseq_lnplace.plugin.models.architectures import LM_SIZES, fill_in, register_architectures
@@ -80,8 +80,7 @@ def build_embedding(cfg: Any, task: Any) -> nn.Module:
         )
         for ours, theirs in pairs:
             if getattr(cfg, ours) != getattr(cfg, theirs):
-                flag = "--" + ours.replace("_", "-")
-                raise must_be(flag, f"{getattr(cfg, theirs)} to tie adaptive weights", getattr(cfg, ours))
+                raise must_be(flag(ours), f"{getattr(cfg, theirs)} to tie adaptive weights", getattr(cfg, ours))
         if not cfg.adaptive_input:
             raise LnplaceError("`--tie-adaptive-weights` must go with --adaptive-input")
         if cfg.decoder_input_dim != cfg.decoder_output_dim:

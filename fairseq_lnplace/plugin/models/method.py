@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import LnplaceError, flag, must_be
 from fairseq_lnplace.heap import keep_freed_memory
 from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.spec import StackSpec
@@ -84,8 +84,16 @@ class Method:
         return layernorm and self.placement.name in STOCK_PLACEMENTS
 
     def description(self) -> str:
-        """Return everything that decides the equation and its constants, in one line."""
-        own = [f"{name}={self.options[name]}" for name in self.placement.options if METHOD_OPTIONS[name].identifies]
+        """Return everything that decides the equation and its constants, in one line.
+
+        What version 0.1.0 called by the method's name alone is still called so.
+        """
+        first = self.placement.first_form
+        own = [
+            f"{name}={self.options[name]}"
+            for name in self.placement.options
+            if METHOD_OPTIONS[name].identifies and (name not in first or self.options[name] != first[name])
+        ]
         return " ".join(
             [
                 self.placement.name,
@@ -114,12 +122,12 @@ def norm_types(cfg: Any, has_encoder: bool, has_decoder: bool) -> tuple[str, str
         )
     causal = CAUSAL_NORM_TYPES
     decoder = getattr(cfg, "decoder_norm_type", None) or ("layernorm" if norm_type not in causal else norm_type)
-    for flag, kind, is_decoders in (
+    for option, kind, is_decoders in (
         ("--norm-type", norm_type, not has_encoder),
         ("--decoder-norm-type", decoder, has_decoder),
     ):
         if is_decoders and kind not in causal:
-            raise must_be(flag, " or ".join(causal) + " (a decoder must not see the future)", kind)
+            raise must_be(option, " or ".join(causal) + " (a decoder must not see the future)", kind)
     return norm_type, decoder
 
 
@@ -153,11 +161,10 @@ def kept(name: str, keep: str, layers: Layers) -> Layers:
     Raises:
         LnplaceError: it is not a list of indices, or one does not exist.
     """
-    flag = "--" + name.replace("_", "-")
     parts = [part.strip() for part in keep.split(",")]
     indices = {int(part) for part in parts if part.isdecimal()}
     if len(indices) < len(parts) or max(indices) >= len(layers):
-        raise must_be(flag, f"different comma-separated numbers below {len(layers)}", keep)
+        raise must_be(flag(name), f"different comma-separated numbers below {len(layers)}", keep)
     return tuple(layers[index] for index in sorted(indices))
 
 
@@ -223,8 +230,15 @@ def check_same_method(method: Method, state: dict[str, Tensor]) -> None:
         theirs = described(state[IDENTITY])
     else:
         theirs = "preln_final" if any(key in state for key in FINAL_NORM_KEYS) else "postln"
-    if ours != theirs:
-        raise LnplaceError(f"`checkpoint` must be trained as '{ours}', but is trained as '{theirs}'")
+    if ours == theirs:
+        return
+    first = method.placement.first_form
+    of_the_first = replace(method, options={**method.options, **first}).description()
+    since = ""
+    if method.placement.changed and theirs == of_the_first:
+        options = " ".join(flag(name) if value is True else f"{flag(name)} {value}" for name, value in first.items())
+        since = f": in version 0.1.0 {method.placement.changed}; {options} is that form"
+    raise LnplaceError(f"`checkpoint` must be trained as '{ours}', but is trained as '{theirs}'{since}")
 
 
 def pruned(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lnplace.diagnostics.probes import Trace, trace
-from fairseq_lnplace.diagnostics.subjects import Subject
-from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.measure.subject import Measurable, Row
+from fairseq_lnplace.measure.trace import Trace, trace
 
 __all__ = ["POST_INNER", "activation_rows", "outside", "pre_bounds"]
 
@@ -32,7 +31,7 @@ def outside(squares: Tensor, epsilon: float) -> float:
     return float(((squares - mean).abs() > epsilon * mean).double().mean())
 
 
-def activation_rows(subject: Subject, samples: Sequence[dict[str, Any]], epsilon: float) -> list[Row]:
+def activation_rows(subject: Measurable, batches: Sequence[Any], epsilon: float) -> list[Row]:
     """Return one row for each state x_0 ... x_L of each stack, over the tokens of all batches.
 
     - ``stream``: E‖x_l‖²/d; ``growth`` over the layer before; ``variance`` over features, averaged.
@@ -41,9 +40,9 @@ def activation_rows(subject: Subject, samples: Sequence[dict[str, Any]], epsilon
       in layer 0.
 
     Raises:
-        LnplaceError: the layers are not this package's.
+        LnplaceError: a layer hands on no tensor, or does not run once.
     """
-    traces = [trace(subject, sample) for sample in samples]
+    traces = [trace(subject, batch) for batch in batches]
     rows: list[Row] = []
     for side, states in traces[0].states.items():
         before = None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from fairseq_lnplace.layers.initialisation import layers_of
 from fairseq_lnplace.layers.residual import Residual
-from fairseq_lnplace.layers.stack import PlacedStack, StackSpec
+from fairseq_lnplace.layers.stack import PlacedStack
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
-from fairseq_lnplace.plugin.models.method import LAYER
 
 __all__ = ["CRITERION", "Place", "connections", "parameters_by_place", "stacks"]
 
@@ -57,37 +56,42 @@ class Place:
 CRITERION = Place(None, None, "criterion")
 
 
-def place_of(model: nn.Module, name: str) -> Place:
-    """Return the place of the parameter with this name."""
-    if found := LAYER.match(name):
-        position = cast(TransformerLayer, model.get_submodule(name[: found.end() - 1])).spec.position
-        return Place(position.side, position.layer, IN_LAYER.get(name[found.end() :].split(".")[0], "scale"))
+def parameters_by_place(model: nn.Module, criterion: nn.Module) -> dict[Place, list[nn.Parameter]]:
+    """Return every parameter of a training once, frozen ones too; one that is shared stands where it comes first."""
+    layers = {f"{name}.": each for name, each in model.named_modules() if isinstance(each, TransformerLayer)}
+    places: dict[Place, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        start = next((start for start in layers if name.startswith(start)), "")
+        place = place_in(layers[start], name.removeprefix(start)) if start else place_around(name)
+        places.setdefault(place, []).append(parameter)
+    if own := list(criterion.parameters()):
+        places[CRITERION] = own
+    return places
+
+
+def place_in(layer: TransformerLayer, name: str) -> Place:
+    """Return the place of a layer's parameter with this name."""
+    position = layer.spec.position
+    return Place(position.side, position.layer, IN_LAYER.get(name.split(".")[0], "scale"))
+
+
+def place_around(name: str) -> Place:
+    """Return the place of the parameter with this name in the model, outside of the layers."""
     first, *rest = name.replace("sentence_encoder.", "").split(".")
     side = first if first in ("encoder", "decoder") else None
     part = rest[0] if side else first
     return Place(side, None, AROUND.get(part, part))
 
 
-def parameters_by_place(model: nn.Module, criterion: nn.Module) -> dict[Place, list[nn.Parameter]]:
-    """Return every parameter of a training once, frozen ones too; one that is shared stands where it comes first."""
-    places: dict[Place, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        places.setdefault(place_of(model, name), []).append(parameter)
-    if own := list(criterion.parameters()):
-        places[CRITERION] = own
-    return places
-
-
 def connections(model: nn.Module) -> Iterator[tuple[Place, Residual]]:
     """Yield the residual connections of every layer, whose ``leave`` gives the stream after SA, CA or FF."""
     for layer in layers_of(model):
         for name in layer.norm_names():
-            if (residual := getattr(layer, name)) is not None:
-                yield Place(layer.spec.position.side, layer.spec.position.layer, IN_LAYER[name]), residual
+            yield place_in(layer, name), getattr(layer, name)
 
 
 def stacks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the stacks with their sides; ``begin`` gives the stream before the first layer, ``end`` the output."""
     for module in model.modules():
         if isinstance(module, PlacedStack):
-            yield cast(StackSpec, module.spec).positions[0].side, module
+            yield module.spec.positions[0].side, module

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from fairseq_lnplace.diagnostics.places import Place, connections, parameters_by_place, stacks
-from fairseq_lnplace.diagnostics.probes import tapped
 from fairseq_lnplace.layers.initialisation import layers_of
+from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.measure.places import Place, connections, parameters_by_place, stacks
+from fairseq_lnplace.measure.taps import tapped
 from fairseq_lnplace.plugin.compiling import eager
 
 __all__ = ["FirstNotFinite"]
 
 LOSS = Place(None, None, "loss")
 Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 class FirstNotFinite:
@@ -43,7 +45,7 @@ class FirstNotFinite:
         *_, (last, _) = stacks(model)  # whose output is the model's features
         for side, stack in stacks(model):
             hooks.enter_context(tapped(stack, "begin", partial(self.begun, side)))
-            hooks.enter_context(tapped(stack, "end", partial(self.ended, side, stack.layer_norm, side == last)))
+            hooks.enter_context(tapped(stack, "end", partial(self.ended, stack, side == last)))
             if stack.history is not None:
                 hooks.callback(stack.history.register_forward_hook(partial(self.combined, side)).remove)
         for place, residual in connections(model):
@@ -81,26 +83,27 @@ class FirstNotFinite:
             hook = tensor.register_hook(partial(self.look, place, "backward"))  # type: ignore[no-untyped-call]
             self.hooks.callback(hook.remove)
 
-    def begun(self, side: str, args: Args, result: tuple[Tensor, Tensor | None]) -> None:
+    def begun(self, side: str, args: Args, kwargs: Kwargs, result: Streams) -> None:
         """Look at the embedded words, before and after a norm."""
-        self.look(Place(side, None, "embedding"), "forward", args[0], *result)
+        self.look(Place(side, None, "embedding"), "forward", args[0], result.x, result.second)
 
     def combined(self, side: str, _: nn.Module, args: Args, result: Tensor) -> None:
         """Look at a sum of layers."""
         self.look(Place(side, None, "history"), "forward", result)
 
-    def left(self, place: Place, args: Args, result: tuple[Tensor, Tensor | None]) -> None:
+    def left(self, place: Place, args: Args, kwargs: Kwargs, result: Streams) -> None:
         """Look at the streams after a sub-layer."""
-        self.watch(place, args[0])
-        self.look(place, "forward", *result)
+        self.watch(place, args[0].x)
+        self.look(place, "forward", result.x, result.second)
 
-    def ended(self, side: str, norm: nn.Module | None, is_last: bool, args: Args, result: Tensor) -> None:
+    def ended(self, stack: Any, is_last: bool, args: Args, kwargs: Kwargs, result: Streams) -> None:
         """Look at a stack's output."""
-        if norm is not None:
-            self.watch(Place(side, None, "final_norm"), args[0])
-        self.look(Place(side, None, "final_norm"), "forward", result)
+        side = stack.spec.positions[0].side
+        if stack.layer_norm is not None:
+            self.watch(Place(side, None, "final_norm"), args[0].x)
+        self.look(Place(side, None, "final_norm"), "forward", result.x)
         if is_last:
-            self.watch(Place(side, None, "output"), result)
+            self.watch(Place(side, None, "output"), result.x)
 
     def projected(self, side: str, _: nn.Module, args: Args, result: tuple[Any, Any]) -> None:
         """Look at the model's output; the fused criterion may have the model return two losses in its place."""

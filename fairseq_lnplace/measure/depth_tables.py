@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, layer_norm
 
-from fairseq_lnplace.diagnostics.probes import Trace, evaluated, real_positions, stacks_of, trace
-from fairseq_lnplace.diagnostics.subjects import Subject, loss_of
-from fairseq_lnplace.diagnostics.surgery import borrowed_weights, merged, perturb, removed
-from fairseq_lnplace.diagnostics.tables import Row
+from fairseq_lnplace.measure.gradient_rows import loss_of, own_gradients
+from fairseq_lnplace.measure.subject import Measurable, Row
+from fairseq_lnplace.measure.surgery import borrowed_weights, evaluated, merged, perturb, removed
+from fairseq_lnplace.measure.trace import Trace, trace
 
 __all__ = ["collapse_at_start", "depth_tables", "distance", "effective_depth"]
 
@@ -46,7 +46,7 @@ def effective_depth(merge_errors: Sequence[float]) -> float:
     return 1 + sum(min(1.0, error) for error in merge_errors)
 
 
-def depth_tables(subject: Subject, samples: Sequence[dict[str, Any]], lr: float) -> dict[str, list[Row]]:
+def depth_tables(subject: Measurable, batches: Sequence[Any], lr: float) -> dict[str, list[Row]]:
     """Return the measurements of one model, without dropout.
 
     - ``layers``, by layer t from 1: ``step`` ‖x_t - x_{t-1}‖/‖x_{t-1}‖ and ``cosine`` of the two, averaged over tokens;
@@ -60,27 +60,29 @@ def depth_tables(subject: Subject, samples: Sequence[dict[str, Any]], lr: float)
       E‖ŷ* - ŷ‖²/(d ε²) of the normalised output under noise of relative size ε on every matrix, and ``model_update``,
       the root mean square change of the output after one step of Adam with ``lr``.
 
+    Losses, and the update, are None where no loss is known.
+
     Raises:
-        LnplaceError: the layers are not this package's.
+        LnplaceError: a layer hands on no tensor, or does not run once.
     """
-    traces = [trace(subject, sample) for sample in samples]
+    traces = [trace(subject, batch) for batch in batches]
     loss = _mean_loss(traces)
     whole = {
         "loss": loss,
-        "output_change": _output_change(subject, samples),
-        "model_update": _update(subject, samples, lr),
+        "output_change": _output_change(subject, batches),
+        "model_update": None if loss is None else _update(subject, batches, lr),
     }
     tables: dict[str, list[Row]] = {"layers": [], "sublayers": [], "distances": [], "stacks": []}
-    for side, layers in stacks_of(subject.model).items():
+    for side, layers in subject.stacks.items():
         states = [torch.cat(parts) for parts in zip(*(found.states[side] for found in traces), strict=True)]
         rows = [_step(before, after) for before, after in pairwise(states)]
         for index, row in enumerate(rows):
             with removed(layers[index]):
-                row["loss_removed"] = _mean_loss([trace(subject, sample) for sample in samples])
+                row["loss_removed"] = _mean_loss([trace(subject, batch) for batch in batches])
             row["merge_error"] = row["loss_merged"] = None
             if index:
                 with merged(layers[index - 1], layers[index]):
-                    together = [trace(subject, sample) for sample in samples]
+                    together = [trace(subject, batch) for batch in batches]
                 row["loss_merged"] = _mean_loss(together)
                 row["merge_error"] = _relative(_added(together, side, index), _added(traces, side, index))
         tables["layers"] += [{"side": side, "layer": layer, **row} for layer, row in enumerate(rows, 1)]
@@ -97,9 +99,10 @@ def depth_tables(subject: Subject, samples: Sequence[dict[str, Any]], lr: float)
     return tables
 
 
-def _mean_loss(traces: Sequence[Trace]) -> float:
+def _mean_loss(traces: Sequence[Trace]) -> float | None:
     """Return the mean over batches of the loss, in bits a token."""
-    return sum(found.loss for found in traces) / len(traces) / NATS
+    losses = [found.loss for found in traces if found.loss is not None]
+    return sum(losses) / len(losses) / NATS if losses else None
 
 
 def _step(before: Tensor, after: Tensor) -> Row:
@@ -144,42 +147,31 @@ def _normed(x: Tensor) -> Tensor:
     return layer_norm(x, [x.size(-1)])
 
 
-def _output(subject: Subject, sample: dict[str, Any]) -> Tensor:
-    """Return the last stack's output at real positions, N x C."""
-    side = list(stacks_of(subject.model))[-1]
-    features: Tensor = subject.model(**sample["net_input"], features_only=True)[0]
-    return features[real_positions(subject, sample, side)]
-
-
-def _changed(subject: Subject, samples: Sequence[dict[str, Any]], change: Callable[[], None]) -> tuple[Tensor, Tensor]:
+def _changed(subject: Measurable, batches: Sequence[Any], change: Callable[[], None]) -> tuple[Tensor, Tensor]:
     """Return the outputs of all batches before and after a change of the weights, which is taken back."""
     outputs = []
     with evaluated(subject.model):
-        outputs.append(torch.cat([_output(subject, sample) for sample in samples]))
+        outputs.append(torch.cat([subject.output(batch) for batch in batches]))
     with borrowed_weights(subject.model, change), evaluated(subject.model):
-        outputs.append(torch.cat([_output(subject, sample) for sample in samples]))
+        outputs.append(torch.cat([subject.output(batch) for batch in batches]))
     return outputs[0], outputs[1]
 
 
-def _output_change(subject: Subject, samples: Sequence[dict[str, Any]]) -> float:
+def _output_change(subject: Measurable, batches: Sequence[Any]) -> float:
     """Return how far noise on the weights moves the normalised output; see :func:`depth_tables`."""
-    one, other = _changed(subject, samples, lambda: perturb(subject.model, PERTURBATION, subject.seed))
+    layers = [layer for stack in subject.stacks.values() for layer in stack]
+    one, other = _changed(subject, batches, lambda: perturb(layers, PERTURBATION, subject.seed))
     return float((_normed(other) - _normed(one)).square().mean()) / PERTURBATION**2
 
 
-def _update(subject: Subject, samples: Sequence[dict[str, Any]], lr: float) -> float:
+def _update(subject: Measurable, batches: Sequence[Any], lr: float) -> float:
     """Return how far one step of Adam on the first batch moves the output; see :func:`depth_tables`."""
 
     def step() -> None:
-        model = subject.model
-        training = model.training
-        model.eval()  # no dropout; gradients flow
-        optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98))
-        optimizer.zero_grad()
-        loss_of(subject, samples[0]).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-        model.train(training)
+        optimizer = torch.optim.Adam(subject.model.parameters(), lr=lr, betas=(0.9, 0.98))
+        with evaluated(subject.model), own_gradients(subject.model), torch.enable_grad():
+            loss_of(subject, batches[0]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
 
-    one, other = _changed(subject, samples, step)
+    one, other = _changed(subject, batches, step)
     return float((other - one).square().mean().sqrt())

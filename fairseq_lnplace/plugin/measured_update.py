@@ -12,9 +12,10 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import Tensor, nn
 
-from fairseq_lnplace.diagnostics.places import Place, connections, parameters_by_place, stacks
-from fairseq_lnplace.diagnostics.probes import tapped
 from fairseq_lnplace.layers.initialisation import layers_of
+from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.measure.places import Place, connections, parameters_by_place, stacks
+from fairseq_lnplace.measure.taps import tapped
 from fairseq_lnplace.plugin.compiling import eager
 
 __all__ = ["MeasuredUpdate"]
@@ -37,9 +38,9 @@ class MeasuredUpdate:
     def __enter__(self) -> MeasuredUpdate:
         model = self.trainer.get_model()
         self.hooks.enter_context(eager(layers_of(model)))
-        for place, module, method, padding in exits(model):
+        for place, module, method in exits(model):
             total = self.streams[place] = torch.zeros(2, dtype=torch.float64, device=self.trainer.device)
-            self.hooks.enter_context(tapped(module, method, partial(add_positions, total, padding)))
+            self.hooks.enter_context(tapped(module, method, partial(add_positions, total)))
         self.trainer.clip_grad_norm = partial(self.clip_grad_norm, self.trainer.clip_grad_norm)
         self.hooks.callback(delattr, self.trainer, "clip_grad_norm")
         return self
@@ -81,29 +82,29 @@ class MeasuredUpdate:
         }
 
 
-def exits(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str, int]]:
-    """Yield where streams leave: the place, the module, its method that returns it, the argument that is padding."""
+def exits(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
+    """Yield where streams leave: the place, the module, and its method that returns them."""
     for side, stack in stacks(model):
-        yield Place(side, None, "embedding"), stack, "begin", 1
+        yield Place(side, None, "embedding"), stack, "begin"
         for place, residual in connections(stack):
-            yield place, residual, "leave", 2
+            yield place, residual, "leave"
         if stack.layer_norm is not None:
-            yield Place(side, None, "final_norm"), stack, "end", 2
+            yield Place(side, None, "final_norm"), stack, "end"
 
 
 @torch.no_grad()
-def add_positions(total: Tensor, padding_at: int, args: Sequence[Any], result: Any) -> None:
+def add_positions(total: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], result: Streams) -> None:
     """Add the sum of ‖x‖²/d over the real positions x of a stream, and their number.
 
     Args:
         total: what to add to, shape (2,).
-        padding_at: which of the arguments is the padding, B x T or None.
-        args: of the method that the stream leaves.
-        result: what it returns, the stream (B x T x C) or a tuple that begins with it.
+        args: of the method that the stream leaves; the second is a stack's batch.
+        kwargs: likewise; a residual connection's have the padding, B x T or None.
+        result: what it returns, of which the stream is B x T x C.
     """
-    stream: Tensor = result[0] if isinstance(result, tuple) else result
-    squares = stream.float().square().mean(-1)
-    if (padding := args[padding_at]) is not None:
+    padding = kwargs["padding"] if "padding" in kwargs else args[1].padding
+    squares = result.x.float().square().mean(-1)
+    if padding is not None:
         squares = squares[~padding]
     total += torch.stack([squares.sum(dtype=total.dtype), torch.full_like(total[0], squares.numel())])
 
