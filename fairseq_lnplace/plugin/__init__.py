@@ -5,8 +5,6 @@ Imports point inwards: everything here may use the core, nothing of the core use
 
 from __future__ import annotations
 
-import fairseq  # noqa: F401 (first, since what registers below is asked for when fairseq has been imported)
-
 __all__ = ["register"]
 
 
@@ -17,3 +15,7 @@ def register() -> None:
 
     search.install()
     trainer.watch_layers()
+
+
+# Below what it calls: as soon as fairseq is imported, for the first time here perhaps, it asks for `register`.
+import fairseq  # noqa: E402, F401
