@@ -118,7 +118,10 @@ class Attention(nn.Module):
                 mask = torch.ones(length, k.size(2), dtype=torch.bool, device=q.device).tril()
             if mask is not None:
                 # not -inf: a padded query before the first real key attends to nothing, and 0 / 0 would spread
-                logits = logits.masked_fill(~mask, -1e30) if mask.dtype == torch.bool else logits + mask
+                if mask.dtype == torch.bool:
+                    logits = logits.masked_fill(~mask, -1e30)
+                else:
+                    logits = logits + widened(mask).clamp(min=-1e30)
             weights = logits.softmax(-1).to(q.dtype)
             out = torch.matmul(self.dropout_module(weights), v)
         elif cache is not None and not causal and dropout == 0.0 and q.device.type == "cpu":

@@ -31,7 +31,8 @@ class PlacedStack:
         """Make the modules that a method has once a stack of ``dim`` features."""
         placement, norm_type = spec.placement, spec.norm_type
         self.spec = spec
-        self.layer_norm = Norm(norm_type, dim, placement.final_norm_eps) if placement.final_norm else None
+        final_eps = spec.norm_eps if placement.final_norm_eps is None else placement.final_norm_eps
+        self.layer_norm = Norm(norm_type, dim, final_eps) if placement.final_norm else None
         self.embedding_norm = Norm(norm_type, dim, spec.norm_eps) if placement.embedding_norm else None
         self.history = None
         if placement.history != "none":

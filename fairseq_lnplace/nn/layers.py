@@ -7,7 +7,6 @@ from typing import TypeVar
 from torch import Tensor
 from typing_extensions import Unpack
 
-from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.streams import Batch, Streams
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 from fairseq_lnplace.nn.masks import MemoryMasks, batch_of
@@ -67,7 +66,8 @@ class EncoderLayer(TransformerLayer):
         Raises:
             LnplaceError: a mask has another shape than it must have.
         """
-        return run(self, src, batch_of(tensor(src), attn_mask, key_padding_mask, is_causal))
+        x = tensor(src)
+        return run(self, src, batch_of(self, x, attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal))
 
 
 class DecoderLayer(TransformerLayer):
@@ -119,8 +119,15 @@ class DecoderLayer(TransformerLayer):
         Raises:
             LnplaceError: a mask has another shape than it must have, or the memory is missing.
         """
-        check_memory(self, memory)
-        batch = batch_of(tensor(tgt), attn_mask, key_padding_mask, is_causal, memory, memory_masks)
+        batch = batch_of(
+            self,
+            tensor(tgt),
+            attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal,
+            memory=memory,
+            memory_masks=memory_masks,
+        )
         return run(self, tgt, batch)
 
 
@@ -134,10 +141,3 @@ def run(layer: TransformerLayer, x: Stream, batch: Batch) -> Stream:
     if isinstance(x, Streams):
         return TransformerLayer.forward(layer, x, batch)
     return TransformerLayer.forward(layer, Streams(x), batch).x
-
-
-def check_memory(layer: TransformerLayer, memory: Tensor | None) -> None:
-    """Raise LnplaceError where there is a memory and nothing that reads it, or the other way round."""
-    if (memory is None) != (layer.encoder_attn is None):
-        given = ("left out of a decoder without encoder", "given") if memory is not None else ("given", "missing")
-        raise must_be("memory", *given)

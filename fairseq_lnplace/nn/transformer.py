@@ -18,7 +18,7 @@ class Transformer(nn.Module):
     """An encoder-decoder with normalisation where a placement puts it.
 
     Its weights are those of fairseq's ``transformer_lnplace`` of the same sizes, by the same names, and so are its
-    logits, to the last bit.
+    logits, to the last bit (where fairseq asks for no attention weights, as when it translates).
 
     Args:
         src_vocab_size, tgt_vocab_size: the numbers of words; the target's is the source's where it is left out.
@@ -79,6 +79,9 @@ class Transformer(nn.Module):
         Raises:
             LnplaceError: the source is missing at the first step, or is given again.
         """
+        if (src is None) != (cache is not None):
+            given = "given at the first step", "missing"
+            raise must_be("src", *(given if src is None else ("given at the first step alone", "given again")))
         if src is None:
             return self.decoder.step(tgt, cache)
         return self.decoder.step(tgt, cache, self.encoder(src), self.encoder.padding(src))

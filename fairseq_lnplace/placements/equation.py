@@ -192,7 +192,7 @@ def where(placement: Placement) -> str:
     each layer below.
     """
     parts = []
-    names = ("first layer ", "others ") if placement.lower_layers is ONE else ("lower layers ", "upper layers ")
+    names = ("first layer ", "others ") if placement.lower_layers == ONE else ("lower layers ", "upper layers ")
     for layer, prefix in zip((placement.lower_layer, placement.layer), names, strict=True):
         if layer is None:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairseq_lnplace.placements import depth
-from fairseq_lnplace.placements.spec import ONE, ZERO, Gains, Layer, Placement, Scale, Slots
+from fairseq_lnplace.placements.spec import ONE, ZERO, Gains, Layer, Placement, Scale, Slots, of_option
 
 POST = Slots(add_norm=True)
 PRE = Slots(in_norm=True)
@@ -92,7 +92,7 @@ METHODS: tuple[Placement, ...] = (
         "He et al. 2020, RealFormer: Transformer Likes Residual Attention, 2012.11747",
         Layer.same(POST),
         residual_scores=True,
-        mean_scores=lambda position, options: float(options["realformer_mean"]),
+        mean_scores=of_option("realformer_mean"),
         options=("realformer_mean",),
         needs_warmup=True,
         results="WMT14 En-De 6/12/18 layers 28.17/29.06/29.35, on top of Admin",
@@ -104,7 +104,7 @@ METHODS: tuple[Placement, ...] = (
         Layer.same(POST),
         final_norm=True,
         final_norm_eps=1e-7,
-        second_stream=lambda position, options: float(options["resi_dual_scale"]),
+        second_stream=of_option("resi_dual_scale"),
         options=("resi_dual_scale",),
         paper_differs="the paper leaves the second stream's start open; the code's scaled embedding is followed",
         results="IWSLT14 De-En 6+6/12+12 35.63/36.09; without warm-up 35.76/35.57",
