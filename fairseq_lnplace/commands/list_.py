@@ -24,8 +24,8 @@ LEGEND = (
     "Norms: in = on the branch's input, out = on its output, add = after the add, inner = before the sub-layer's last "
     "matrix, qkv = on queries, keys and values, layers = on what is read from each layer below; embedding and final = "
     "of the stack. SA, CA, FFN: self-attention, cross-attention, feed-forward.",
-    "Parameters: more (or fewer) than Post-LN's in an encoder / a decoder layer, in the first one where it differs, and "
-    "once a stack of L layers; d = width, f = feed-forward width, H = heads.",
+    "Parameters: more (or fewer) than Post-LN's in an encoder / a decoder layer, in the first one where it differs, "
+    "and once a stack of L layers; d = width, f = feed-forward width, H = heads.",
     "Warm-up: whether training is known to need it. `lnplace show PLACEMENT` tells the rest.",
 )
 NARROW = 100  # columns; below, the results have no room
