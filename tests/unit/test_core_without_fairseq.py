@@ -126,7 +126,7 @@ print(heavy())
     "first",
     [
         pytest.param("import fairseq_lnplace, fairseq", marks=pytest.mark.slow),
-        "import fairseq, fairseq_lnplace",
+        pytest.param("import fairseq, fairseq_lnplace", marks=pytest.mark.slow),
         pytest.param("import fairseq_lnplace.nn, fairseq.models", marks=pytest.mark.slow),
         "import fairseq_lnplace\nfairseq_lnplace.register()\nfairseq_lnplace.register()",
         pytest.param(

@@ -75,7 +75,7 @@ def padded_right() -> Tensor:
 
 # ------------------------------------------------------------------------------------------------ step by step
 
-PIECES = {"one by one": [1] * 7, "several": [3, 1, 2, 1], "all but one": [6, 1], "all": [7]}
+PIECES = {"one by one": [1] * 7, "several": [3, 1, 2, 1]}
 
 
 def in_steps(model: Any, words: Tensor, pieces: list[int], **first: Tensor) -> Tensor:
@@ -606,7 +606,7 @@ def test_autocast(placement: str) -> None:
         assert encoder(x, torch.randn(5, 5, generator=seeded())).isfinite().all()
 
 
-QUICK = ("admin", "dlcl")
+QUICK = ("dlcl",)
 
 
 @pytest.mark.parametrize(
@@ -645,7 +645,7 @@ def test_admin_measures_compiled() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", ["postln", "realformer", "resi_dual", "dlcl", "gpas"])
+@pytest.mark.parametrize("placement", ["realformer", "dlcl"])
 def test_compiled(placement: str) -> None:
     """By torch's own compiler, in evaluation and in training."""
     torch.compiler.reset()
