@@ -34,14 +34,17 @@ class Watcher:
 
 
 def load_compat() -> ModuleType | None:
-    """Return the module `fairseq_lnplace.compat`, without importing its parent; None where the package is gone."""
+    """Return the module `fairseq_lnplace.compat`, without importing its parent; None where the package is gone.
+
+    It is the one beside this file: another package of the name may come before on the path by now.
+    """
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
+    from os.path import dirname
 
     name = "fairseq_lnplace.compat"
     if name not in sys.modules:
-        package = PathFinder.find_spec("fairseq_lnplace")
-        spec = package and PathFinder.find_spec(name, package.submodule_search_locations)
+        spec = PathFinder.find_spec(name, [dirname(load_compat.__code__.co_filename)])
         if spec is None or spec.loader is None:
             return None
         sys.modules[name] = module_from_spec(spec)

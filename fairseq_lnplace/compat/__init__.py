@@ -21,9 +21,11 @@ from fairseq_lnplace.compat.hydra_train import in_hydra_train
 from fairseq_lnplace.compat.ngrams import look_at_the_words
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
+from fairseq_lnplace.compat.options import count_devices, need_warmup
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.read_ahead import end_readers
 from fairseq_lnplace.compat.score import read_files
+from fairseq_lnplace.compat.tasks import ask_for_multi_models, let_models_win, name_args
 from fairseq_lnplace.compat.user_dir import tell_which_copy
 from fairseq_lnplace.compat.whole_words import find_pieces
 
@@ -50,10 +52,16 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.data.language_pair_dataset": add_names,
     "fairseq.data.token_block_dataset": add_names,
     "fairseq.dataclass.configs": allow_instances,
-    "fairseq.distributed.utils": load_safely,
+    "fairseq.distributed.utils": count_devices,
     "fairseq.modules.dynamic_crf_layer": add_names,
     "fairseq.modules.transformer_layer": switch_off,
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": need_warmup,
+    "fairseq.tasks.denoising": let_models_win,
     "fairseq.tasks.masked_lm": find_pieces,
+    "fairseq.tasks.multilingual_denoising": let_models_win,
+    "fairseq.tasks.multilingual_translation": ask_for_multi_models,
+    "fairseq.tasks.semisupervised_translation": ask_for_multi_models,
+    "fairseq.tasks.translation_from_pretrained_bart": name_args,
     "fairseq.utils": tell_which_copy,
     "fairseq.ngram_repeat_block": look_at_the_words,
     "fairseq.options": without_tpu,

@@ -15,6 +15,8 @@ from functools import partial
 from types import ModuleType
 from typing import IO, Any
 
+from fairseq_lnplace.compat.raised import error as told
+
 __all__ = ["load", "load_checkpoint", "load_safely"]
 
 OLDEST_TORCH = (2, 6)  # before, `weights_only=True` could be made to run code (CVE-2025-32434)
@@ -30,9 +32,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         with open(path, "rb") as file:
             state = load(file, map_location="cpu")
     except OSError as error:
-        raise _error(f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror}") from error
+        raise told(f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror}") from error
     if not isinstance(state, dict) or "model" not in state:
-        raise _error(f"{os.fspath(path)} is not a checkpoint of fairseq: it holds no model")
+        raise told(f"{os.fspath(path)} is not a checkpoint of fairseq: it holds no model")
     return state
 
 
@@ -65,7 +67,7 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
                 reason = f"it holds {refused[1]}, which could run code and is in none of fairseq's own"
             else:
                 reason = "it is cut off, damaged or no checkpoint at all"
-            raise _error(f"{name} is refused: {reason}") from None
+            raise told(f"{name} is refused: {reason}") from None
 
 
 def _classes() -> list[Any]:
@@ -99,11 +101,4 @@ def _classes() -> list[Any]:
 def _refuse_old(version: str) -> None:
     """Raise LnplaceError for a torch whose safe loading is not safe."""
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
-        raise _error(f"`torch` must be 2.6 or newer, since older ones do not load checkpoints safely, but is {version}")
-
-
-def _error(sentence: str) -> Exception:
-    """Return the package's exception; the package, which registers with fairseq, is imported for nothing less."""
-    from fairseq_lnplace.errors import LnplaceError
-
-    return LnplaceError(sentence)
+        raise told(f"`torch` must be 2.6 or newer, since older ones do not load checkpoints safely, but is {version}")

@@ -5,15 +5,19 @@ Imports point inwards: everything here may use the core, nothing of the core use
 
 from __future__ import annotations
 
+from functools import cache
+
 __all__ = ["register"]
 
 
+@cache
 def register() -> None:
     """Register everything with fairseq, once: importing a module registers what it defines."""
-    from fairseq_lnplace.plugin import criterions, lr_schedulers, optimizers, search, trainer  # noqa: F401
+    from fairseq_lnplace.plugin import criterions, hub, lr_schedulers, optimizers, search, trainer  # noqa: F401
     from fairseq_lnplace.plugin.models import bert, decoder_lm, translation  # noqa: F401
 
     search.install()
+    hub.give_attention()
     trainer.watch_layers()
 
 

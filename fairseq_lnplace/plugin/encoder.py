@@ -3,6 +3,7 @@
 fairseq's interface outside of the stack is T x B x C; inside, tensors are B x T x C.
 """
 
+from contextlib import ExitStack
 from typing import Any, Dict, List, Optional
 
 import torch
@@ -45,8 +46,13 @@ class TransformerEncoder(FairseqStack, TransformerEncoderBase):  # type: ignore[
             x = x.masked_fill(encoder_padding_mask.unsqueeze(-1), 0.0)
 
         states: List[Tensor] = []
+        fc_results: List[Tensor] = []
         batch = Batch(padding=padding, mask=real_keys(padding))
-        x = self.run(x, batch, None, states if return_all_hiddens else None).x
+        with_fc = self.return_fc and return_all_hiddens
+        if torch.jit.is_scripting() or not with_fc:
+            x = self.run(x, batch, None, states if return_all_hiddens else None).x
+        else:
+            x = self.run_with_fc(x, batch, states, fc_results)
 
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         empty: List[Tensor] = []
@@ -55,10 +61,22 @@ class TransformerEncoder(FairseqStack, TransformerEncoderBase):  # type: ignore[
             "encoder_padding_mask": [encoder_padding_mask],  # B x T
             "encoder_embedding": [embedding],  # B x T x C
             "encoder_states": [state.transpose(0, 1) for state in states],  # of T x B x C each
-            "fc_results": empty,
+            "fc_results": fc_results,  # of T x B x C each
             "src_tokens": empty,
             "src_lengths": [lengths],
         }
+
+    @torch.jit.unused
+    def run_with_fc(self, x: Tensor, batch: Batch, states: List[Tensor], fc_results: List[Tensor]) -> Tensor:
+        """Return the stack's output, B x T x C; ``fc_results`` gets what each feed-forward gives, T x B x C."""
+
+        def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+            fc_results.append(output.transpose(0, 1))
+
+        with ExitStack() as hooks:
+            for layer in self.layers:
+                hooks.callback(layer.fc2.register_forward_hook(keep).remove)
+            return self.run(x, batch, None, states).x
 
     @torch.jit.export
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: Tensor) -> Dict[str, List[Tensor]]:

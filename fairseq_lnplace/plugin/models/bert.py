@@ -16,6 +16,7 @@ from fairseq_lnplace.plugin.models.architectures import BERT_SIZES, fill_in, reg
 from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
+    check_blocks,
     check_common,
     check_side,
     nested_config,
@@ -94,6 +95,7 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
         method = Method.from_config(cfg, cfg.encoder_layers, 0)
         check_side(cfg, method, "encoder")
         check_common(cfg, method)
+        check_blocks(task, cfg.max_positions, "max_positions")
         apply_pruning(cfg, method)
         write_back(cfg)
         with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():  # RobertaEncoder writes into it

@@ -1,0 +1,53 @@
+"""Options that make fairseq 0.12.2 end in a traceback are refused in a sentence, before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from fairseq_lnplace.compat.checkpoints import load_safely
+from fairseq_lnplace.compat.raised import error
+
+__all__ = ["count_devices", "need_warmup"]
+
+STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")  # by torchrun
+
+
+def need_warmup(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute fairseq's `inverse_sqrt`, which divides by the number of warm-up updates (issue 1341)."""
+    execute(module)
+    schedule = module.InverseSquareRootSchedule
+    init = schedule.__init__
+
+    @wraps(init)
+    def checked_init(self: Any, cfg: Any, optimizer: Any) -> None:
+        if cfg.warmup_updates < 1:
+            raise error(
+                "`--warmup-updates` must be at least 1 with inverse_sqrt (inverse_sqrt_nowarmup needs none), but is "
+                f"{cfg.warmup_updates}"
+            )
+        init(self, cfg, optimizer)
+
+    schedule.__init__ = checked_init
+
+
+def count_devices(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute `fairseq.distributed.utils`, which starts one process for each GPU and has none to start without."""
+    load_safely(module, execute)
+    infer = module.infer_init_method
+
+    @wraps(infer)
+    def checked_infer(cfg: Any, force_distributed: bool = False) -> None:
+        started = all(name in os.environ for name in STARTED) or cfg.distributed_port > 0
+        devices = module.torch.cuda.device_count()
+        if cfg.distributed_init_method is None and not started and cfg.distributed_world_size > max(devices, 1):
+            raise error(
+                f"`--distributed-world-size` must be at most {max(devices, 1)}, for there are {devices} GPUs, but is "
+                f"{cfg.distributed_world_size}"
+            )
+        infer(cfg, force_distributed)
+
+    module.infer_init_method = checked_infer  # type: ignore[attr-defined]
