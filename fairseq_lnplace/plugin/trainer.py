@@ -10,10 +10,8 @@ from functools import wraps
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
 from fairseq import trainer
 
-from fairseq_lnplace.errors import flag, must_be
 from fairseq_lnplace.plugin.first_not_finite import FirstNotFinite
 from fairseq_lnplace.plugin.layer_stats import install
 from fairseq_lnplace.plugin.models.method import MethodModel
@@ -30,7 +28,6 @@ def watch_layers() -> None:
 
     @wraps(init)
     def init_and_watch(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_precision(args[0])
         init(self, *args, **kwargs)
         if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
@@ -43,12 +40,3 @@ def watch_layers() -> None:
 
     trainer.Trainer.__init__ = init_and_watch
     trainer.NanDetector = detector
-
-
-def check_precision(cfg: Any) -> None:
-    """Raise LnplaceError where half precision is asked for that fairseq has on GPUs alone."""
-    common = cfg.common
-    if common.cpu or not torch.cuda.is_available():
-        for name in ("fp16", "amp"):
-            if getattr(common, name) and not common.tpu:
-                raise must_be(flag(name), "left out on the CPU (--bf16 works there)", "given")
