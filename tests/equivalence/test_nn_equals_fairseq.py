@@ -202,7 +202,8 @@ def test_admin_measures_the_same(kind: str) -> None:
 # ---------------------------------------------------------------------------------------------- load_weights
 
 
-@EVERY
+@pytest.mark.parametrize("placement", ["postln", "admin", "branchnorm", "resi_dual", "dlcl"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_load_weights_takes_a_model_inside_fairseq(kind: str, placement: str) -> None:
     theirs, expected = twins(placement, kind)
     ours = ours_of(placement, kind)
