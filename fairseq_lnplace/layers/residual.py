@@ -106,7 +106,14 @@ class Residual(Norm):
             x = self.normalize(x, padding)
         elif self.second_add_norm is not None:
             x = self.second_add_norm(x, padding)
-        return Streams(x, second, streams.self_scores, streams.cross_scores, streams.weights, streams.below)
+        return Streams(
+            x,
+            second,
+            streams.self_scores,
+            cross_scores=streams.cross_scores,
+            weights=streams.weights,
+            below=streams.below,
+        )
 
     def skip(self, x: Tensor) -> Tensor:
         """Return skip_scale * x, B x T x C."""
@@ -123,7 +130,7 @@ class Residual(Norm):
         """Let the stack's profile set this connection's skip scale, while it is measuring."""
         profile, skip = self._profile[0], self.profiled_skip
         if profile is not None and skip is not None:
-            profile.measure(skip, x, branch, padding)
+            profile.measure(skip, x, branch, padding=padding)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Set the progress of a scheduled branch: the update being computed is ``num_updates`` + 1."""

@@ -36,7 +36,9 @@ class PlacedStack:
         self.embedding_norm = Norm(norm_type, dim, spec.norm_eps) if placement.embedding_norm else None
         self.history = None
         if placement.history != "none":
-            self.history = History(len(spec.positions), dim, norm_type, placement.history == "pre", spec.norm_eps)
+            self.history = History(
+                len(spec.positions), dim, norm_type, norm_before_sum=placement.history == "pre", eps=spec.norm_eps
+            )
         self.profile = spec.profile
         second = placement.second_stream
         self.second_scale = 0.0 if second is None else second(spec.positions[0], spec.options)
@@ -81,7 +83,7 @@ class PlacedStack:
         if self.history is None:
             return s
         x = self.history(outputs, s.x, batch.padding)
-        return Streams(x, s.second, s.self_scores, s.cross_scores, s.weights, s.below)
+        return Streams(x, s.second, s.self_scores, cross_scores=s.cross_scores, weights=s.weights, below=s.below)
 
     def end(self, streams: Streams, batch: Batch) -> Streams:
         """Return the streams after the stack."""
@@ -93,4 +95,11 @@ class PlacedStack:
                 x = self.layer_norm(x, batch.padding)
             else:
                 x = x + self.layer_norm(second, batch.padding).to(x.dtype)
-        return Streams(x, second, streams.self_scores, streams.cross_scores, streams.weights, streams.below)
+        return Streams(
+            x,
+            second,
+            streams.self_scores,
+            cross_scores=streams.cross_scores,
+            weights=streams.weights,
+            below=streams.below,
+        )

@@ -60,9 +60,9 @@ TORCH = Style(
         r"^linear": "fc",
         r"^norm1": "self_attn_layer_norm",
     },
-    ("TransformerEncoderLayer", "TransformerDecoderLayer"),
-    None,
-    r"\.qkv\.",
+    classes=("TransformerEncoderLayer", "TransformerDecoderLayer"),
+    pre=None,
+    joined=r"\.qkv\.",
 )
 BERT = Style(
     "Hugging Face's BERT",
@@ -79,11 +79,15 @@ BERT = Style(
         r"^output\.dense": "fc2",
         r"^output\.LayerNorm": "final_layer_norm",
     },
-    ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
-    False,
+    classes=("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
+    pre=False,
 )
 BART = Style(
-    "Hugging Face's BART", "self_attn_layer_norm.weight", {}, ("Bart", "Marian", "PLBart", "BlenderbotSmall"), False
+    "Hugging Face's BART",
+    "self_attn_layer_norm.weight",
+    {},
+    classes=("Bart", "Marian", "PLBart", "BlenderbotSmall"),
+    pre=False,
 )
 GPT2 = Style(
     "Hugging Face's GPT-2",
@@ -96,10 +100,10 @@ GPT2 = Style(
         r"^mlp\.c_fc": "fc1",
         r"^mlp\.c_proj": "fc2",
     },
-    ("GPT2",),
-    True,
-    r"\.qkv\.",
-    r"\.c_\w+\.weight$",
+    classes=("GPT2",),
+    pre=True,
+    joined=r"\.qkv\.",
+    transposed=r"\.c_\w+\.weight$",
 )
 
 

@@ -43,7 +43,7 @@ class EncoderLayer(TransformerLayer):
         decoder_layers: int = 0,
         **settings: Unpack[Settings],
     ) -> None:
-        spec = layer_spec(stack_spec("encoder", layers, decoder_layers, settings), layer)
+        spec = layer_spec(stack_spec("encoder", layers, decoder_layers, settings=settings), layer)
         with on_device(settings):
             super().__init__(spec, layer_size(d_model, nhead, settings))
         finish(self, settings)
@@ -94,9 +94,11 @@ class DecoderLayer(TransformerLayer):
         **settings: Unpack[Settings],
     ) -> None:
         below = layers if encoder_layers is None else encoder_layers
-        spec = layer_spec(stack_spec("decoder", below, layers, settings), layer)
+        spec = layer_spec(stack_spec("decoder", below, layers, settings=settings), layer)
         with on_device(settings):
-            super().__init__(spec, layer_size(d_model, nhead, settings, (memory_dim or d_model) if below else 0))
+            super().__init__(
+                spec, layer_size(d_model, nhead, settings, memory_dim=(memory_dim or d_model) if below else 0)
+            )
         finish(self, settings)
 
     def forward(  # type: ignore[override]

@@ -85,12 +85,12 @@ def stack_spec(side: Side, encoder_layers: int, decoder_layers: int, settings: S
         placement.resolved(options),
         options,
         side,
-        list(range(1, depth + 1)),
-        encoder_layers,
-        decoder_layers,
-        norm_type,
-        encoder_layers > 0 and decoder_layers > 0,
-        epsilon,
+        layers=list(range(1, depth + 1)),
+        encoder_layers=encoder_layers,
+        decoder_layers=decoder_layers,
+        norm_type=norm_type,
+        cross=encoder_layers > 0 and decoder_layers > 0,
+        norm_eps=epsilon,
     )
 
 
@@ -148,7 +148,7 @@ def layer_size(d_model: int, nhead: int, settings: Settings, memory_dim: int = 0
         d_model,
         ffn_dim,
         nhead,
-        memory_dim,
+        memory_dim=memory_dim,
         dropout=dropout,
         attention_dropout=attention_dropout,
         activation_dropout=activation_dropout,

@@ -49,7 +49,7 @@ class Encoder(Stack):
     def __init__(
         self, d_model: int, nhead: int, num_layers: int, *, decoder_layers: int = 0, **settings: Unpack[Settings]
     ) -> None:
-        spec = stack_spec("encoder", num_layers, decoder_layers, settings)
+        spec = stack_spec("encoder", num_layers, decoder_layers, settings=settings)
         super().__init__(spec, layer_size(d_model, nhead, settings), settings)
 
     def forward(
@@ -88,8 +88,8 @@ class Decoder(Stack):
         **settings: Unpack[Settings],
     ) -> None:
         below = num_layers if encoder_layers is None else encoder_layers
-        size = layer_size(d_model, nhead, settings, (memory_dim or d_model) if below else 0)
-        super().__init__(stack_spec("decoder", below, num_layers, settings), size, settings)
+        size = layer_size(d_model, nhead, settings, memory_dim=(memory_dim or d_model) if below else 0)
+        super().__init__(stack_spec("decoder", below, num_layers, settings=settings), size, settings)
 
     def forward(
         self,
@@ -134,15 +134,17 @@ class Decoder(Stack):
                 shape than it must have, or another number of rows than the cache.
         """
         if cache is None:
-            cache = Cache([{} for _ in self.layers], 0, None, memory, real_keys(memory_key_padding_mask))
+            cache = Cache(
+                [{} for _ in self.layers], 0, None, memory=memory, memory_mask=real_keys(memory_key_padding_mask)
+            )
         else:
-            check_later_step(tgt, cache, memory, memory_key_padding_mask)
+            check_later_step(tgt, cache, of_memory=(memory, memory_key_padding_mask))
         check_inputs(self.layers[0], tgt, cache.memory)
         check_padding("key_padding_mask", key_padding_mask, tgt.shape[:2])
         if memory is not None:
             check_padding("memory_key_padding_mask", memory_key_padding_mask, memory.shape[:2])
         end = cache.length + tgt.size(1)
-        padding = extended(cache.padding, key_padding_mask, cache.length, tgt)
+        padding = extended(cache.padding, key_padding_mask, cache.length, x=tgt)
         batch = Batch(
             padding=key_padding_mask,
             mask=step_mask(cache.length, tgt, padding),
@@ -156,10 +158,10 @@ class Decoder(Stack):
         for layer in layers:  # without the room behind them, so that the next step writes elsewhere
             for name in ("self.key", "self.value"):
                 layer[name] = layer[name][:, :, :end]  # type: ignore[index]
-        return output, Cache(layers, end, padding, cache.memory, cache.memory_mask)
+        return output, Cache(layers, end, padding, memory=cache.memory, memory_mask=cache.memory_mask)
 
 
-def check_later_step(x: Tensor, cache: Cache, *of_memory: Tensor | None) -> None:
+def check_later_step(x: Tensor, cache: Cache, of_memory: tuple[Tensor | None, ...]) -> None:
     """Raise LnplaceError where a memory is given to a later step, or the positions are of other rows than the cache."""
     if any(each is not None for each in of_memory):
         raise must_be("memory", "given at the first step alone, whose cache holds it", "given again")

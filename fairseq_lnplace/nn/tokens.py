@@ -155,5 +155,11 @@ class TokenDecoder(_Tokens, Decoder):
     ) -> tuple[Tensor, Cache]:
         """Return the logits behind the newest tokens (B x T), B x T x V, and the cache for the next step."""
         x = self.embed(tokens, cache)
-        output, cache = super().step(x, cache, memory, self.padding(tokens), memory_key_padding_mask)
+        output, cache = super().step(
+            x,
+            cache,
+            memory,
+            key_padding_mask=self.padding(tokens),
+            memory_key_padding_mask=memory_key_padding_mask,
+        )
         return self.output_projection(output), cache

@@ -51,11 +51,11 @@ class Transformer(nn.Module):
         words = src_vocab_size if tgt_vocab_size is None else tgt_vocab_size
         if share_embeddings and words != src_vocab_size:
             raise must_be("tgt_vocab_size", f"{src_vocab_size} to share embeddings", words)
-        source = embedding(src_vocab_size, d_model, padding_idx, settings)
-        target = source if share_embeddings else embedding(words, d_model, padding_idx, settings)
+        source = embedding(src_vocab_size, d_model, padding_idx, settings=settings)
+        target = source if share_embeddings else embedding(words, d_model, padding_idx, settings=settings)
         self.encoder = TokenEncoder(source, nhead, num_encoder_layers, decoder_layers=num_decoder_layers, **settings)
         self.decoder = TokenDecoder(
-            target, nhead, num_decoder_layers, tie_output, encoder_layers=num_encoder_layers, **settings
+            target, nhead, num_decoder_layers, tie_output=tie_output, encoder_layers=num_encoder_layers, **settings
         )
         scale_embeddings((source, target), self.encoder.spec)
 
@@ -84,4 +84,4 @@ class Transformer(nn.Module):
             raise must_be("src", *(given if src is None else ("given at the first step alone", "given again")))
         if src is None:
             return self.decoder.step(tgt, cache)
-        return self.decoder.step(tgt, cache, self.encoder(src), self.encoder.padding(src))
+        return self.decoder.step(tgt, cache, self.encoder(src), memory_key_padding_mask=self.encoder.padding(src))
