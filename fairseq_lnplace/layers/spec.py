@@ -109,6 +109,14 @@ class StackSpec:
 
     def layers(self) -> List[LayerSpec]:
         """Return what each layer is built from, from the bottom."""
-        norms = {"norm_type": self.norm_type, "norm_eps": self.norm_eps}
-        method = (self.placement, self.options)
-        return [LayerSpec(*method, position, **norms, profile=self.profile) for position in self.positions]
+        return [
+            LayerSpec(
+                self.placement,
+                self.options,
+                position,
+                norm_type=self.norm_type,
+                norm_eps=self.norm_eps,
+                profile=self.profile,
+            )
+            for position in self.positions
+        ]

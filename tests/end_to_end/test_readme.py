@@ -109,7 +109,7 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
             build_parser([name]).parse_args([name, "--help"])
     known = fairseq_help() + capsys.readouterr().out
     known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
-    parsers_apart = ("commands/show*.py", "commands/diagnose*.py", "diagnostics/command.py", "experiments/reproduce.py")
+    parsers_apart = ("commands/show*.py", "commands/diagnose*.py", "diagnostics/command.py", "commands/reproduce.py")
     for commands in parsers_apart:
         known += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "fairseq_lnplace").glob(commands))
     existing = set(re.findall(r"--[a-z][\w-]*", known))
