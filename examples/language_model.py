@@ -56,5 +56,5 @@ for placement in PLACEMENTS:
     matrices = rows[rows.matrix == "fc2"]  # the feed-forwards' second, as in Xiong et al. 2020, Figure 3
     pyplot.plot(matrices.layer, matrices.norm_of_mean, marker="o", label=placement)
 pyplot.legend()
-pyplot.gca().set(xlabel="layer", ylabel="norm of the gradient of fc2", yscale="log")
-pyplot.savefig(args.plot)
+pyplot.gca().set(xlabel="layer", ylabel="norm of the gradient of fc2", yscale="log", xticks=matrices.layer)
+pyplot.savefig(args.plot, bbox_inches="tight")

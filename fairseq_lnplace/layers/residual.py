@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.spec import LayerSpec
-from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.layers.streams import Streams, moved
 from fairseq_lnplace.placements.spec import Slots
 
 
@@ -106,14 +106,7 @@ class Residual(Norm):
             x = self.normalize(x, padding)
         elif self.second_add_norm is not None:
             x = self.second_add_norm(x, padding)
-        return Streams(
-            x,
-            second,
-            streams.self_scores,
-            cross_scores=streams.cross_scores,
-            weights=streams.weights,
-            below=streams.below,
-        )
+        return moved(streams, x, second)
 
     def skip(self, x: Tensor) -> Tensor:
         """Return skip_scale * x, B x T x C."""

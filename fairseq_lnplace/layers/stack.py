@@ -9,7 +9,7 @@ from fairseq_lnplace.layers.history import History
 from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.spec import StackSpec
-from fairseq_lnplace.layers.streams import Batch, Cache, Streams
+from fairseq_lnplace.layers.streams import Batch, Cache, Streams, moved
 
 
 class PlacedStack:
@@ -79,11 +79,9 @@ class PlacedStack:
 
     def remember(self, outputs: List[Tensor], streams: Streams, batch: Batch) -> Streams:
         """Return what the next layer reads, of the ``outputs`` below and the stream, which joins them."""
-        s = streams
         if self.history is None:
-            return s
-        x = self.history(outputs, s.x, batch.padding)
-        return Streams(x, s.second, s.self_scores, cross_scores=s.cross_scores, weights=s.weights, below=s.below)
+            return streams
+        return moved(streams, self.history(outputs, streams.x, batch.padding), streams.second)
 
     def end(self, streams: Streams, batch: Batch) -> Streams:
         """Return the streams after the stack."""
@@ -95,11 +93,4 @@ class PlacedStack:
                 x = self.layer_norm(x, batch.padding)
             else:
                 x = x + self.layer_norm(second, batch.padding).to(x.dtype)
-        return Streams(
-            x,
-            second,
-            streams.self_scores,
-            cross_scores=streams.cross_scores,
-            weights=streams.weights,
-            below=streams.below,
-        )
+        return moved(streams, x, second)
