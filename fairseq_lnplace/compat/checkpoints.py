@@ -71,17 +71,20 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
 
 
 def _with_later_options(state: Any) -> Any:
-    """Return a checkpoint whose configuration has all options of our methods, None where it was made before them.
+    """Return a checkpoint whose configuration has all options of our methods, later ones as they were in effect.
 
     fairseq passes over an override of an option that is not in a checkpoint's configuration.
     """
     cfg = state.get("cfg") if isinstance(state, dict) else None
     model = cfg.get("model") if isinstance(cfg, dict) else None
     if isinstance(model, dict) and "placement" in model:
+        from fairseq_lnplace import placements
         from fairseq_lnplace.placements.options import METHOD_OPTIONS
 
+        known = model["placement"] in placements.names()
+        first = placements.get(model["placement"]).first_form if known else {}
         for name in METHOD_OPTIONS:
-            model.setdefault(name, None)
+            model.setdefault(name, first.get(name))
     return state
 
 

@@ -224,3 +224,10 @@ def test_the_readme_shows_the_method_that_is_tested_here() -> None:
     if not README.exists():
         pytest.skip("no README yet")
     assert f"```python\n{OWN}```" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize("placement", ["admin", "tfixup"])
+def test_the_authors_gains_go_on_an_xavier_start(placement: str) -> None:
+    """fairseq's own start has the gain of 1/sqrt(2) by itself."""
+    with pytest.raises(LnplaceError, match=f"`--init` must be xavier with --{placement}-form authors"):
+        tiny_model(placement, init="fairseq", **{f"{placement}_form": "authors"})
