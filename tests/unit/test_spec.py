@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options as fairseq_options
-from helpers import dictionary, task_of
+from helpers import dictionary, task_of, tiny_model
 from torch.nn.functional import layer_norm
 
 from fairseq_lnplace import placements

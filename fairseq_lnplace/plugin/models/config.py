@@ -118,8 +118,6 @@ def check_common(cfg: Any, method: Method) -> None:
     if cfg.init == "fairseq" and method.options.get(method.placement.form_option) == "authors":
         form = flag(method.placement.form_option)
         raise must_be("--init", f"xavier with {form} authors, whose gain it has by itself", "fairseq")
-            "--init", f"xavier with {flag(method.placement.form_option)} authors, whose gain it has", "fairseq"
-        )
     if method.placement.history != "none" and trained_layers_text(method):
         raise LnplaceError(
             f"`layers-to-keep` must be left out with {method.placement.name}, where a layer reads all others"
