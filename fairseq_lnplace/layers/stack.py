@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_lnplace.layers.history import History
+from fairseq_lnplace.layers.history import DepthAverage, History
 from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.spec import StackSpec
@@ -22,7 +22,7 @@ class PlacedStack:
         spec: StackSpec
         layer_norm: Optional[Norm]
         embedding_norm: Optional[Norm]
-        history: Optional[History]
+        history: Optional[nn.Module]
         profile: Optional[Profile]
         layers: Any
         training: bool
@@ -35,7 +35,10 @@ class PlacedStack:
         self.layer_norm = Norm(norm_type, dim, final_eps) if placement.final_norm else None
         self.embedding_norm = Norm(norm_type, dim, spec.norm_eps) if placement.embedding_norm else None
         self.history = None
-        if placement.history != "none":
+        if placement.history == "dense":
+            dilation, period = (int(spec.options[f"denseformer_{name}"]) for name in ("dilation", "period"))
+            self.history = DepthAverage(len(spec.positions), dilation, period)
+        elif placement.history != "none":
             self.history = History(
                 len(spec.positions), dim, norm_type, norm_before_sum=placement.history == "pre", eps=spec.norm_eps
             )

@@ -283,6 +283,18 @@ METHODS: tuple[Placement, ...] = (
         results="WMT16 En-De: pre form 30+6 29.3, post form 25+6 29.2",
     ),
     Placement(
+        "denseformer",
+        "DenseFormer",
+        "Pagliardini et al. 2024, DenseFormer, 2402.02622",
+        Layer.same(PRE),
+        final_norm=True,
+        history="dense",
+        options=("denseformer_dilation", "denseformer_period"),
+        paper_differs="the code's initialisation of its output matrices, N(0, 0.02/sqrt(2L)), is left out",
+        extension=f"{EVERY_SUBLAYER}; each stack averages over its own layers",
+        results=NO_BLEU,
+    ),
+    Placement(
         "gpas",
         "GPAS",
         "Chen et al. 2025, Gradient-Preserving Activation Scaling, 2506.22049",

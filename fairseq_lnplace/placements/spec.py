@@ -194,8 +194,9 @@ class Placement:
     residual_scores: bool = False
     mean_scores: Constant = ZERO
     """Non-zero: the handed-on scores are divided by the number of layers summed before the softmax."""
-    history: Literal["none", "pre", "post"] = "none"
-    """Each layer reads a learned sum of the outputs of all earlier ones, each normed ("pre") or normed as a sum."""
+    history: Literal["none", "pre", "post", "dense"] = "none"
+    """Each layer reads a learned sum of the outputs of all earlier ones: each normed ("pre"), normed as a sum ("post"),
+    or without norms ("dense")."""
     gains: Gains = field(default_factory=Gains)
     options: tuple[str, ...] = ()
     """The options that only this method takes."""
