@@ -42,7 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "data").mkdir()
     (folder / "data" / "toy").symlink_to(ROOT / "data" / "toy")
-    (folder / "fairseq_lnplace").symlink_to(ROOT / "fairseq_lnplace")
+    for name in ("fairseq_lnplace", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     splits = {split: str(ROOT / "data" / "toy" / split) for split in ("train", "valid", "test")}
     prepare(Settings(source_lang="de", target_lang="en", vocab_size=300, **splits), folder / "data/prepared/quickstart")
