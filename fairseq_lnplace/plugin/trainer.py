@@ -30,7 +30,7 @@ def watch_layers() -> None:
 
     @wraps(init)
     def init_and_watch(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_precision(args[0])
+        check_options(args[0])
         init(self, *args, **kwargs)
         if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
@@ -45,10 +45,17 @@ def watch_layers() -> None:
     trainer.NanDetector = detector
 
 
-def check_precision(cfg: Any) -> None:
-    """Raise LnplaceError where half precision is asked for that fairseq has on GPUs alone."""
+def check_options(cfg: Any) -> None:
+    """Raise LnplaceError for an option that lets fairseq end in a traceback.
+
+    That is half precision, which it has on GPUs alone, and batches of nothing.
+    """
     common = cfg.common
     if common.cpu or not torch.cuda.is_available():
         for name in ("fp16", "amp"):
             if getattr(common, name) and not common.tpu:
                 raise must_be(flag(name), "left out on the CPU (--bf16 works there)", "given")
+    sizes = [("max_tokens", cfg.dataset.max_tokens), ("batch_size", cfg.dataset.batch_size)]
+    for name, size in (*sizes, *(("update_freq", each) for each in cfg.optimization.update_freq)):
+        if size is not None and size < 1:
+            raise must_be(flag(name), "at least 1", size)

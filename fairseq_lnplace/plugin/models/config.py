@@ -160,7 +160,7 @@ def check_blocks(task: Any, positions: int, name: str) -> None:
     Raises:
         LnplaceError: they are, so that fairseq would leave all of them out; the sentence has the ``name`` of positions.
     """
-    cfg = getattr(task, "args", task.cfg)
+    cfg = getattr(task, "args", None) or task.cfg
     length = getattr(cfg, "tokens_per_sample", None)
     if length is not None and str(getattr(cfg, "sample_break_mode", None)) == "none" and length > positions:
         raise must_be("--tokens-per-sample", f"at most {positions}, the model's {flag(name)}", length)
