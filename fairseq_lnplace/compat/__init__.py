@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from fairseq_lnplace.compat.bfloat16 import without_tpu
 from fairseq_lnplace.compat.checkpoints import load_checkpoint, load_safely
 from fairseq_lnplace.compat.defaults import allow_instances
 from fairseq_lnplace.compat.fast_path import switch_off
@@ -21,7 +20,7 @@ from fairseq_lnplace.compat.hydra_train import in_hydra_train
 from fairseq_lnplace.compat.ngrams import look_at_the_words
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
-from fairseq_lnplace.compat.options import count_devices, need_gpu, need_warmup
+from fairseq_lnplace.compat.options import compare_kinds, count_devices, need_gpu, need_warmup
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.read_ahead import end_readers
 from fairseq_lnplace.compat.score import read_files
@@ -65,7 +64,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.tasks.translation_from_pretrained_bart": name_args,
     "fairseq.utils": tell_which_copy,
     "fairseq.ngram_repeat_block": look_at_the_words,
-    "fairseq.options": without_tpu,
+    "fairseq.options": compare_kinds,
     "fairseq_cli": in_every_command,
     "fairseq_cli.hydra_train": in_hydra_train,
     "fairseq_cli.score": read_files,

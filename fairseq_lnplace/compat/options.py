@@ -8,10 +8,12 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from fairseq_lnplace.compat.bfloat16 import without_tpu
 from fairseq_lnplace.compat.checkpoints import load_safely
 from fairseq_lnplace.compat.raised import error
+from fairseq_lnplace.compat.tasks import check_kind
 
-__all__ = ["count_devices", "need_gpu", "need_warmup"]
+__all__ = ["compare_kinds", "count_devices", "need_gpu", "need_warmup"]
 
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")  # by torchrun
 
@@ -69,3 +71,18 @@ def need_gpu(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
             raise error("`--fp16` must be left out without a GPU (--bf16 needs none), but is given") from None
 
     optimizer.build_fp32_params = build_or_tell
+
+
+def compare_kinds(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute `fairseq.options`, and compare what a training's task and its architecture are for."""
+    without_tpu(module, execute)
+    parse = module.parse_args_and_arch
+
+    @wraps(parse)
+    def parse_and_compare(*args: Any, **kwargs: Any) -> Any:
+        parsed = parse(*args, **kwargs)
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        check_kind(getattr(namespace, "arch", None), getattr(namespace, "task", None))
+        return parsed
+
+    vars(module)["parse_args_and_arch"] = parse_and_compare

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_lnplace.compat.raised import error
 
-__all__ = ["ask_for_multi_models", "let_models_win", "name_args"]
+__all__ = ["ask_for_multi_models", "check_kind", "let_models_win", "name_args"]
 
 
 def name_args(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
@@ -64,3 +64,21 @@ def let_models_win(module: ModuleType, execute: Callable[[ModuleType], None]) ->
             add_args(parser)
 
         setattr(task, "add_args", staticmethod(add_with_others))  # noqa: B010 (no attribute of every type)
+
+
+def check_kind(arch: str | None, task: str | None) -> None:
+    """Raise LnplaceError where one of fairseq's three usual tasks is to train a model of another's kind.
+
+    `translation` is what fairseq takes where no task is named, as with a language model's architecture alone.
+    """
+    from fairseq import models
+
+    kinds = {
+        "translation": models.FairseqEncoderDecoderModel,
+        "language_modeling": models.FairseqLanguageModel,
+        "masked_lm": models.FairseqEncoderModel,
+    }
+    model = models.ARCH_MODEL_REGISTRY.get(arch, object)
+    fitting = [name for name, kind in kinds.items() if issubclass(model, kind)]
+    if task in kinds and fitting and task not in fitting:
+        raise error(f"`--task` must be {fitting[0]} with --arch {arch}, but is {task}")

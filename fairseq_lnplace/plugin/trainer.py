@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from fairseq import trainer
 
+from fairseq_lnplace.errors import flag, must_be
 from fairseq_lnplace.plugin.first_not_finite import FirstNotFinite
 from fairseq_lnplace.plugin.layer_stats import install
 from fairseq_lnplace.plugin.models.method import MethodModel
@@ -28,6 +29,7 @@ def watch_layers() -> None:
 
     @wraps(init)
     def init_and_watch(self: Any, *args: Any, **kwargs: Any) -> None:
+        check_options(args[0])
         init(self, *args, **kwargs)
         if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
@@ -40,3 +42,11 @@ def watch_layers() -> None:
 
     trainer.Trainer.__init__ = init_and_watch
     trainer.NanDetector = detector
+
+
+def check_options(cfg: Any) -> None:
+    """Raise LnplaceError for batches of nothing, which let fairseq end in a traceback."""
+    sizes = [("max_tokens", cfg.dataset.max_tokens), ("batch_size", cfg.dataset.batch_size)]
+    for name, size in (*sizes, *(("update_freq", each) for each in cfg.optimization.update_freq)):
+        if size is not None and size < 1:
+            raise must_be(flag(name), "at least 1", size)

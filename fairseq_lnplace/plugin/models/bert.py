@@ -21,6 +21,7 @@ from fairseq_lnplace.plugin.models.config import (
     check_side,
     nested_config,
     open_fields,
+    options_of,
     write_back,
 )
 from fairseq_lnplace.plugin.models.method import Method, MethodModel
@@ -108,9 +109,8 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
 def resolve(cfg: Any, task: Any) -> None:
     """Fill in what a flat configuration (Namespace or DictConfig) leaves open, in place."""
     fill_in(cfg, {**open_fields(BertLNPlaceConfig), **BERT_SIZES[""], **DEFAULTS, **BERT_DEFAULTS})
-    positions = (
-        getattr(cfg, "max_positions", None) or getattr(task.cfg, "tokens_per_sample", None) or task.max_positions()
-    )
+    blocks = getattr(options_of(task), "tokens_per_sample", None)
+    positions = getattr(cfg, "max_positions", None) or blocks or task.max_positions()
     fill_in(cfg, {"max_positions": positions, "max_source_positions": positions})
     fill_in(cfg, {name: value for name, value in flat_defaults(TransformerConfig).items() if hasattr(cfg, name)})
 

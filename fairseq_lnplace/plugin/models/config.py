@@ -157,13 +157,18 @@ def check_common(cfg: Any, method: Method) -> None:
         )
 
 
+def options_of(task: Any) -> Any:
+    """Return a task's own options: fairseq's older tasks keep them as ``args``, the others as ``cfg``."""
+    return getattr(task, "args", None) or task.cfg
+
+
 def check_blocks(task: Any, positions: int, name: str) -> None:
     """Check that the blocks into which a task cuts its text are no longer than the model's ``positions``.
 
     Raises:
         LnplaceError: they are, so that fairseq would leave all of them out; the sentence has the ``name`` of positions.
     """
-    cfg = getattr(task, "args", task.cfg)
+    cfg = options_of(task)
     length = getattr(cfg, "tokens_per_sample", None)
     if length is not None and str(getattr(cfg, "sample_break_mode", None)) == "none" and length > positions:
         raise must_be("--tokens-per-sample", f"at most {positions}, the model's {flag(name)}", length)
