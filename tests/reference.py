@@ -194,6 +194,15 @@ def normalise(kind: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: fl
     return centred / (variance + eps).sqrt() * weight + shift
 
 
+def squash(kind: str, x: Tensor, g: Tensor, b: Tensor, alpha: Tensor, s: Tensor | None) -> Tensor:
+    """Zhu et al. 2025: DyT(x) = g tanh(a x) + b; and Derf(x) = g erf(a x + s) + b. a = 0.5 + alpha."""
+    a = 0.5 + alpha
+    if kind == "dyt":
+        return g * (1 - 2 / (1 + (2 * a * x).exp())) + b
+    assert s is not None
+    return g * torch.erf(a * x + s) + b
+
+
 @dataclass
 class Stack:
     """A stack's weights and what its layers see besides the stream."""
@@ -222,6 +231,9 @@ class Stack:
         if name.rpartition(".")[2] in c.without:
             return x
         weight, bias = self.state[f"{name}.weight"], self.state.get(f"{name}.bias")
+        if c.norm_type in ("dyt", "derf"):
+            assert bias is not None
+            return squash(c.norm_type, x, weight, bias, self.state[f"{name}.alpha"], self.state.get(f"{name}.shift"))
         return normalise(c.norm_type, x, weight, bias, c.eps if eps is None else eps, self.padding)
 
 
@@ -639,6 +651,10 @@ def parameters(
         shapes[f"{name}.weight"] = (1,) if config.norm_type == "scalenorm" else (size,)
         if config.norm_type not in ("scalenorm", "rmsnorm"):
             shapes[f"{name}.bias"] = (size,)
+        if config.norm_type in ("dyt", "derf"):
+            shapes[f"{name}.alpha"] = (1,)
+        if config.norm_type == "derf":
+            shapes[f"{name}.shift"] = (1,)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (rows, columns), (rows,)

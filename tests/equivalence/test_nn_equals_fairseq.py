@@ -134,7 +134,7 @@ def test_variants_bit_for_bit(placement: str, options: dict[str, Any], kind: str
         assert not torch.equal(our_output(usual, theirs, kind, SAMPLE), expected)
 
 
-@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"])
+@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm"])
 @pytest.mark.parametrize("placement", placements.names())
 def test_norm_types_bit_for_bit(placement: str, norm_type: str) -> None:
     """Of BERT, whose encoder takes them all; running statistics included."""

@@ -292,8 +292,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence_and_leaves_the_target_as_it_
     assert "`placement` must be preln_final or preln for torch.nn's layers, but is postln" in refused(layer, pre)
     deep = lnn.EncoderLayer(WIDTH, HEADS, placement="deepnorm", **settings)
     assert "`placement` must be postln for torch.nn's layers, but is deepnorm" in refused(deep, post)
-    rms = lnn.EncoderLayer(WIDTH, HEADS, placement="postln", norm_type="rmsnorm", **settings)
-    assert "norm_type" in refused(rms, post)
+    for norm_type in "rmsnorm", "dyt", "derf":
+        another = lnn.EncoderLayer(WIDTH, HEADS, placement="postln", norm_type=norm_type, **settings)
+        assert f"`norm_type` must be layernorm for torch.nn's layers, but is {norm_type}" in refused(another, post)
     other = lnn.EncoderLayer(WIDTH, HEADS, placement="postln", layer_norm_eps=1e-3, **settings)
     assert "`layer_norm_eps` must be 1e-05, as the source's, but is 0.001" in refused(other, post)
     assert "`source` must be a layer of torch.nn" in refused(layer, nn.Linear(2, 2))

@@ -194,7 +194,7 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
         assert_close(positions(outputs.x), expected[real], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"])
+@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm"])
 @pytest.mark.parametrize(("method", "options", "config"), CASES, ids=NAMES)
 def test_norm_types(method: str, options: dict[str, Any], config: dict[str, Any], norm_type: str) -> None:
     """Batch and instance norm stand in the encoder alone: LayerNorm is the decoder's."""
@@ -207,7 +207,7 @@ def test_norm_types(method: str, options: dict[str, Any], config: dict[str, Any]
     assert_close(both.ours(), theirs[both.real], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])
+@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm", "dyt", "derf"])
 @ALL
 @pytest.mark.parametrize(("method", "options", "config"), CASES, ids=NAMES)
 def test_names_and_shapes(

@@ -721,11 +721,11 @@ REFUSALS: list[tuple[str, Callable[[], Any]]] = [
     # settings
     ("`placement` must be one of postln, preln,", lambda: layer(placement="postnl")),
     (
-        "`norm_type` must be layernorm or rmsnorm or scalenorm or batchnorm or instancenorm, but is x",
+        "`norm_type` must be layernorm or rmsnorm or scalenorm or dyt or derf or batchnorm or instancenorm, but is x",
         lambda: layer(norm_type="x"),
     ),
     (
-        "`norm_type` must be layernorm or rmsnorm or scalenorm (a decoder must not see the future), but is b",
+        "`norm_type` must be layernorm or rmsnorm or scalenorm or dyt or derf (a decoder must not see the future), but",
         lambda: lm(norm_type="batchnorm"),
     ),
     ("`activation` must be relu or gelu or a function, but is swish", lambda: layer(activation="swish")),

@@ -24,6 +24,7 @@ FORMS = [(method, CONFIG) for method in METHODS] + [
     ("hybridnorm", Config(hybridnorm_form="star")),
     ("hybridnorm", Config(hybridnorm_form="full_width")),
     ("keel", Config(keel_form="uniform")),
+    *(("preln_final", Config(norm_type=kind)) for kind in ("dyt", "derf")),
 ]
 FORM_NAMES = [
     *METHODS,
@@ -33,6 +34,8 @@ FORM_NAMES = [
     "hybridnorm-star",
     "hybridnorm-wide",
     "keel-uniform",
+    "preln_final-dyt",
+    "preln_final-derf",
 ]
 
 
@@ -211,6 +214,19 @@ def test_norms_equal_torch_s() -> None:
     }
     for kind, y in expected.items():
         assert_close(oracle.normalise(kind, x, weight, bias, 1e-5, None), y)
+
+
+@pytest.mark.parametrize(("kind", "at_1"), [("dyt", 0.46211716), ("derf", 0.52049988)])
+def test_what_stands_in_a_norms_place(kind: str, at_1: float) -> None:
+    """The golden values are those of a fresh one at 1; elsewhere, Python's own functions."""
+    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    s = zero if kind == "derf" else None
+    assert oracle.squash(kind, one, one, zero, zero, s).item() == pytest.approx(at_1, abs=5e-9)
+    g, b, alpha, x = (values(1, seed=seed) for seed in range(4))
+    inner = (0.5 + alpha.item()) * x.item()
+    expected = math.tanh(inner) if s is None else math.erf(inner - 0.25)
+    y = oracle.squash(kind, x, g, b, alpha, None if s is None else s - 0.25)
+    assert y.item() == pytest.approx(g.item() * expected + b.item(), rel=1e-12)
 
 
 # ----------------------------------------------------------------------------------- what holds for every method
