@@ -83,7 +83,6 @@ def test_positions_follow_the_blocks_of_an_old_task() -> None:
     """The older tasks keep their options as `args`, and not as `cfg`."""
     args = arguments("bert_postln", "bert", tokens_per_sample=24)
     task = MultiLingualMaskedLMTask(args, dictionary())
-    del args.max_positions
     assert BertLNPlaceModel.build_model(args, task).max_positions() == 24
 
 
