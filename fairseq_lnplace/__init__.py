@@ -10,7 +10,7 @@ from __future__ import annotations
 from fairseq_lnplace import compat
 
 __all__ = ["__version__", "register"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def register() -> None:

@@ -44,5 +44,5 @@ if [[ -z $data ]]; then
     [[ ${text[*]} != --generated ]] || data+=-synthetic
     bash "$ROOT/scripts/prepare_demo.sh" --min-words 4 --max-words 20 --dest "$data" "${text[@]}" >/dev/null
 fi
-exec "$VENV/bin/python" -m fairseq_lnplace.experiments.quickstart --data "$data" --dest "$dest" --said "$said" \
+exec "$VENV/bin/python" -m fairseq_lnplace.commands.quickstart --data "$data" --dest "$dest" --said "$said" \
     "${options[@]}" "$@"

@@ -10,4 +10,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 set_up
-exec "$VENV/bin/python" -m fairseq_lnplace.experiments.reproduce --root "$ROOT" "$@"
+exec "$VENV/bin/python" -m fairseq_lnplace.commands.reproduce --root "$ROOT" "$@"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from fairseq_lnplace.experiments.outcomes import Outcome
-from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.records import Evaluation
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.records import Evaluation
+from fairseq_lnplace.runs.trained_run import TrainedRun
+from fairseq_lnplace.runs.training_log import TrainingLog
 
 
 def outcome(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import torch
@@ -43,6 +43,10 @@ class Config:
     updates_done: int = 0
     dlcl_form: str = "pre"
     layerscale_init: float | None = None
+    normformer_resscale: bool = False
+    periln_form: str = "embedding_norm"  # or plain_embedding
+    hybridnorm_form: str = "published"  # or star (HybridNorm*), or full_width
+    keel_form: str = "published"  # or uniform
 
 
 # ------------------------------------------------------------------------------------------- the depth constants
@@ -133,10 +137,13 @@ def gain(
     *,
     exponent: float = 0.5,
     b2t_rescaled: bool = False,
+    code: bool = False,
 ) -> float:
     """Return the factor on the Xavier standard deviation of a matrix of the given role in layer ``number`` (1-based).
 
-    Roles are those of ``ROLES`` and "embedding", whose base is N(0, 1/d).
+    Roles are those of ``ROLES`` and "embedding", whose base is N(0, 1/d). ``code``: what the code has for the paper's
+    (DeepNorm: torchscale's 1.15 for 0.87 in the encoder of two stacks; T-Fixup: q and k keep fairseq's 1/√2; Admin:
+    the encoder's q, k and v are one 3d x d matrix, whose Xavier deviation is 1/√2 of a d x d one's).
     """
     n, m = N or 0, M or 0
     L = n if side == "encoder" else m
@@ -146,9 +153,13 @@ def gain(
         return math.pow(number, -exponent)
     if method == "b2t" and b2t_rescaled:
         return math.pow(L, -0.5)
+    if method == "admin" and code and side == "encoder" and role in ("self_attn.q", "self_attn.k", "self_attn.v"):
+        return math.sqrt((1 + 1) / (3 + 1))
     if role.endswith((".q", ".k")):
-        return 1.0
+        return math.sqrt(1 / 2) if method == "tfixup" and code else 1.0
     if method == "deepnorm":
+        if code and side == "encoder" and m:
+            return 1.15 * (n**4 * m) ** (-1 / 16)
         return deepnorm(side, n, m)[1]
     if method == "subln":
         return 1.0 if role.startswith("encoder_attn") else subln_gamma(side, n, m)
@@ -183,6 +194,15 @@ def normalise(kind: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: fl
     return centred / (variance + eps).sqrt() * weight + shift
 
 
+def squash(kind: str, x: Tensor, g: Tensor, b: Tensor, alpha: Tensor, s: Tensor | None) -> Tensor:
+    """Zhu et al. 2025: DyT(x) = g tanh(a x) + b; and Derf(x) = g erf(a x + s) + b. a = 0.5 + alpha."""
+    a = 0.5 + alpha
+    if kind == "dyt":
+        return g * (1 - 2 / (1 + (2 * a * x).exp())) + b
+    assert s is not None
+    return g * torch.erf(a * x + s) + b
+
+
 @dataclass
 class Stack:
     """A stack's weights and what its layers see besides the stream."""
@@ -211,6 +231,9 @@ class Stack:
         if name.rpartition(".")[2] in c.without:
             return x
         weight, bias = self.state[f"{name}.weight"], self.state.get(f"{name}.bias")
+        if c.norm_type in ("dyt", "derf"):
+            assert bias is not None
+            return squash(c.norm_type, x, weight, bias, self.state[f"{name}.alpha"], self.state.get(f"{name}.shift"))
         return normalise(c.norm_type, x, weight, bias, c.eps if eps is None else eps, self.padding)
 
 
@@ -233,6 +256,16 @@ class Layer:
         """Return LN(x) with the layer's norm of that name."""
         return self.stack.norm(f"layers.{self.number - 1}.{name}", x)
 
+    def norm_of_heads(self, name: str, x: Tensor) -> Tensor:
+        """Return LN over each head's C/h features of x (B x T x C), with one weight of C/h numbers for all heads.
+
+        Norms over tokens take each head of each token for one.
+        """
+        stack, h = self.stack, self.stack.config.heads
+        padding = None if stack.padding is None else stack.padding.repeat_interleave(h, 1)
+        by_head = x.reshape(x.shape[0], -1, x.shape[2] // h)  # B x T h x C/h
+        return replace(stack, padding=padding).norm(f"layers.{self.number - 1}.{name}", by_head).view_as(x)
+
     def attention(
         self,
         kind: str,
@@ -240,7 +273,7 @@ class Layer:
         *,
         previous: Tensor | float = 0.0,
         divisor: int = 1,
-        qkv_norms: bool = False,
+        qkv_norms: str = "",
         head_scale: bool = False,
         inner_norm: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -253,8 +286,8 @@ class Layer:
         projected = []
         for role, tensor in (("q", x), ("k", source), ("v", source)):
             y = self.linear(f"{kind}.{role}_proj", tensor)
-            if qkv_norms:  # over the full width, before the heads are split
-                y = self.norm(f"{kind}.{role}_norm", y)
+            if qkv_norms:
+                y = {"head": self.norm_of_heads, "width": self.norm}[qkv_norms](f"{kind}.{role}_norm", y)
             projected.append(y.reshape(*y.shape[:2], h, -1).transpose(1, 2))  # B x h x T x C/h
         q, k, v = projected
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + previous
@@ -382,13 +415,18 @@ def subln_layer(layer: Layer, x: Tensor) -> Tensor:
 
 
 def normformer_layer(layer: Layer, x: Tensor) -> Tensor:
-    """Shleifer et al. 2021: x + LN(W_o concat_h(γ_h head_h)); λ ⊙ x + W_2 LN(φ(W_1 LN x)); rest Pre-LN."""
+    """Shleifer et al. 2021: x + LN(W_o concat_h(γ_h head_h)); x + W_2 LN(φ(W_1 LN x)); rest Pre-LN.
+
+    With ResScale the second is λ ⊙ x + W_2 LN(φ(W_1 LN x)), λ a vector that starts at 1.
+    """
     heads, _ = layer.attention("self_attn", layer.norm("self_attn_layer_norm", x), head_scale=True)
     x = x + layer.norm("self_attn_layer_norm.out_norm", heads)
     if layer.stack.memory is not None:
         x = x + layer.attention("encoder_attn", layer.norm("encoder_attn_layer_norm", x))[0]
-    lam = 1 + layer["final_layer_norm.skip_scale"]
-    return lam * x + layer.feed_forward(layer.norm("final_layer_norm", x), inner_norm=True)
+    branch = layer.feed_forward(layer.norm("final_layer_norm", x), inner_norm=True)
+    if not layer.stack.config.normformer_resscale:
+        return x + branch
+    return (1 + layer["final_layer_norm.skip_scale"]) * x + branch
 
 
 def rezero_layer(layer: Layer, x: Tensor) -> Tensor:
@@ -419,9 +457,20 @@ def lnscaling_layer(layer: Layer, x: Tensor) -> Tensor:
 
 
 def hybridnorm_layer(layer: Layer, x: Tensor) -> Tensor:
-    """Zhuo et al. 2025: y = x + W_o Attn(LN Q, LN K, LN V); z = LN(y); x ← z + FFN(z)."""
-    for P, _ in layer.branches[:-1]:
-        x = layer.norm(f"{P}_layer_norm", x + layer.attention(P, x, qkv_norms=True)[0])
+    """Zhuo et al. 2025: y = x + W_o Attn(LN Q, LN K, LN V); z = LN(y); x ← z + FFN(z); Q, K, V normed head by head.
+
+    HybridNorm*, layer 1: Q, K, V are projections of LN(x), z = y, and x ← y + FFN(LN y).
+    Cross-attention is as self-attention (our extension).
+    """
+    form = layer.stack.config.hybridnorm_form
+    over = "width" if form == "full_width" else "head"
+    attentions = [P for P, _ in layer.branches[:-1]]
+    if form == "star" and layer.number == 1:
+        for P in attentions:
+            x = x + layer.attention(P, layer.norm(f"{P}_layer_norm", x), qkv_norms=over)[0]
+        return x + layer.feed_forward(layer.norm("final_layer_norm", x))
+    for P in attentions:
+        x = layer.norm(f"{P}_layer_norm", x + layer.attention(P, x, qkv_norms=over)[0])
     return x + layer.feed_forward(x)
 
 
@@ -455,7 +504,13 @@ def gpas_layer(layer: Layer, x: Tensor) -> Tensor:
 
 
 def keel_layer(layer: Layer, x: Tensor) -> Tensor:
-    """Chen and Wei 2026: x ← LN(α x + F(LN x)), α the number of the stack's sub-layers."""
+    """Chen and Wei 2026: x ← LN(α x + F(LN x)), α the number of the stack's sub-layers.
+
+    The first layer is plain Pre-LN, x ← x + F(LN x), and its sub-layers count in α; its cross-attention is as its
+    other sub-layers (our extension). The uniform form has no such exception.
+    """
+    if layer.number == 1 and layer.stack.config.keel_form == "published":
+        return preln_layer(layer, x)
     alpha = layer.skip_constant("keel")
     for P, F in layer.branches:
         x = layer.norm(f"{P}_layer_norm.second_add_norm", alpha * x + F(layer.norm(f"{P}_layer_norm", x)))
@@ -555,7 +610,7 @@ def run(method: str, stack: Stack, x: Tensor) -> Tensor:
     if method == "resi_dual":
         x, r = resi_dual_streams(stack, x)
         return x + stack.norm("layer_norm", r, eps=1e-7)
-    if method == "periln":
+    if method == "periln" and stack.config.periln_form == "embedding_norm":
         x = stack.norm("embedding_norm", x)
     for layer in stack.layers:
         x = LAYERS[method](layer, x)
@@ -590,17 +645,23 @@ def parameters(
     L = config.encoder_layers if side == "encoder" else config.decoder_layers
     attentions = ["self_attn", "encoder_attn"] if cross else ["self_attn"]
     shapes: dict[str, tuple[int, ...]] = {}
+    h = config.heads
 
     def norm(name: str, size: int = width) -> None:
         shapes[f"{name}.weight"] = (1,) if config.norm_type == "scalenorm" else (size,)
         if config.norm_type not in ("scalenorm", "rmsnorm"):
             shapes[f"{name}.bias"] = (size,)
+        if config.norm_type in ("dyt", "derf"):
+            shapes[f"{name}.alpha"] = (1,)
+        if config.norm_type == "derf":
+            shapes[f"{name}.shift"] = (1,)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (rows, columns), (rows,)
 
     for i in range(L):
         layer = f"layers.{i}"
+        star = config.hybridnorm_form == "star" and i == 0  # HybridNorm*'s other first layer
         for A in attentions:
             for role in "q", "k", "v", "out":
                 matrix(f"{layer}.{A}.{role}_proj", width, width)
@@ -608,13 +669,15 @@ def parameters(
         matrix(f"{layer}.fc2", width, hidden)
         for P in [*attentions, "final"]:
             place = f"{layer}.{P}_layer_norm"
-            if method not in ("rezero", "tfixup", "respostnorm") and not (method == "hybridnorm" and P == "final"):
+            bare = method == "hybridnorm" and P == "final" and not star
+            if method not in ("rezero", "tfixup", "respostnorm") and not bare:
                 norm(place)
             if method in ("sandwich", "periln", "respostnorm") or (method == "normformer" and P == "self_attn"):
                 norm(f"{place}.out_norm")
-            if method == "keel":
+            if method == "keel" and (i > 0 or config.keel_form == "uniform"):
                 norm(f"{place}.second_add_norm")
-            if method in ("admin", "admin_analytic") or (method == "normformer" and P == "final"):
+            resscale = method == "normformer" and config.normformer_resscale and P == "final"
+            if method in ("admin", "admin_analytic") or resscale:
                 shapes[f"{place}.skip_scale"] = (width,)
             if method == "admin":
                 shapes[f"{place}.profiled_skip"] = (1,)
@@ -629,12 +692,12 @@ def parameters(
         if method == "hybridnorm":
             for A in attentions:
                 for role in "qkv":
-                    norm(f"{layer}.{A}.{role}_norm")
+                    norm(f"{layer}.{A}.{role}_norm", width if config.hybridnorm_form == "full_width" else width // h)
         if method in ("rezero", "gpas"):
             shapes[f"{layer}.layer_scale"] = (1,)
     if method in FINAL_NORM or method == "resi_dual" or (method == "dlcl" and config.dlcl_form == "pre"):
         norm("layer_norm")
-    if method == "periln":
+    if method == "periln" and config.periln_form == "embedding_norm":
         norm("embedding_norm")
     if method == "dlcl":
         shapes["history.weight"] = (L + 1, L + 1)

@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Read the trainings, write the page, say where it is."""
     from fairseq_lnplace.report.experiment import experiments_in, shown
-    from fairseq_lnplace.report.groups import grouped
     from fairseq_lnplace.report.measured import read_measured
     from fairseq_lnplace.report.page import build, write  # matplotlib is slow to import
-    from fairseq_lnplace.report.runs import read_runs
-    from fairseq_lnplace.report.summary import as_rows, headline
+    from fairseq_lnplace.runs.groups import grouped
+    from fairseq_lnplace.runs.summary import as_rows, headline
+    from fairseq_lnplace.runs.trained_run import read_runs
 
     experiments = experiments_in(args.runs)
     trained = any(experiment.runs for experiment in experiments) or not experiments

@@ -20,7 +20,7 @@ from fairseq_lnplace.compat.hydra_train import in_hydra_train
 from fairseq_lnplace.compat.ngrams import look_at_the_words
 from fairseq_lnplace.compat.numpy_names import add_names
 from fairseq_lnplace.compat.one_sentence import in_every_command
-from fairseq_lnplace.compat.options import compare_kinds, count_devices, need_warmup
+from fairseq_lnplace.compat.options import compare_kinds, count_devices, need_gpu, need_warmup
 from fairseq_lnplace.compat.quiet import quieten
 from fairseq_lnplace.compat.read_ahead import end_readers
 from fairseq_lnplace.compat.score import read_files
@@ -54,6 +54,7 @@ REPAIRS: dict[str, Callable[[ModuleType, Execute], None]] = {
     "fairseq.distributed.utils": count_devices,
     "fairseq.modules.dynamic_crf_layer": add_names,
     "fairseq.modules.transformer_layer": switch_off,
+    "fairseq.optim.fp16_optimizer": need_gpu,
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": need_warmup,
     "fairseq.tasks.denoising": let_models_win,
     "fairseq.tasks.masked_lm": find_pieces,

@@ -59,7 +59,7 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
     name = getattr(file, "name", "what another trainer sent")
     with torch.serialization.safe_globals(_classes()):
         try:
-            return torch.load(file, map_location=map_location, weights_only=True)
+            return _with_later_options(torch.load(file, map_location=map_location, weights_only=True))
         except MemoryError:
             raise
         except Exception as error:  # a damaged file makes torch raise nearly anything
@@ -68,6 +68,24 @@ def load(file: IO[bytes], map_location: Any = None, **_options: Any) -> Any:
             else:
                 reason = "it is cut off, damaged or no checkpoint at all"
             raise told(f"{name} is refused: {reason}") from None
+
+
+def _with_later_options(state: Any) -> Any:
+    """Return a checkpoint whose configuration has all options of our methods, later ones as they were in effect.
+
+    fairseq passes over an override of an option that is not in a checkpoint's configuration.
+    """
+    cfg = state.get("cfg") if isinstance(state, dict) else None
+    model = cfg.get("model") if isinstance(cfg, dict) else None
+    if isinstance(model, dict) and "placement" in model:
+        from fairseq_lnplace import placements
+        from fairseq_lnplace.placements.options import METHOD_OPTIONS
+
+        known = model["placement"] in placements.names()
+        first = placements.get(model["placement"]).first_form if known else {}
+        for name in METHOD_OPTIONS:
+            model.setdefault(name, first.get(name))
+    return state
 
 
 def _classes() -> list[Any]:

@@ -13,7 +13,7 @@ from fairseq_lnplace.compat.checkpoints import load_safely
 from fairseq_lnplace.compat.raised import error
 from fairseq_lnplace.compat.tasks import check_kind
 
-__all__ = ["compare_kinds", "count_devices", "need_warmup"]
+__all__ = ["compare_kinds", "count_devices", "need_gpu", "need_warmup"]
 
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")  # by torchrun
 
@@ -53,6 +53,24 @@ def count_devices(module: ModuleType, execute: Callable[[ModuleType], None]) -> 
         infer(cfg, force_distributed)
 
     module.infer_init_method = checked_infer  # type: ignore[attr-defined]
+
+
+def need_gpu(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Execute fairseq's optimizer for `--fp16`, which lays its 32-bit copies out on the current GPU."""
+    execute(module)
+    optimizer = module.FP16Optimizer
+    usual = optimizer.build_fp32_params
+
+    @classmethod  # type: ignore[misc]
+    def build_or_tell(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return usual(*args, **kwargs)
+        except (AssertionError, RuntimeError):
+            if module.torch.cuda.is_available():
+                raise
+            raise error("`--fp16` must be left out without a GPU (--bf16 needs none), but is given") from None
+
+    optimizer.build_fp32_params = build_or_tell
 
 
 def compare_kinds(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:

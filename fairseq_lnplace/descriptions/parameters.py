@@ -26,6 +26,7 @@ DIM = HEADS * HEAD_DIM
 SIZE_NAMES = {HEADS: "H", HEAD_DIM: "d/H", DIM: "d", FFN: "f", 1: "1"}
 USUAL = r"(_proj|\.fc\d)\.(weight|bias)$"
 MATRIX = "(L+1)²"  # DLCL's weights; all other matrices are Post-LN's too
+AVERAGE = "L(L+3)/2"  # DenseFormer's, without dilation and period
 
 
 def parameters(placement: Placement, options: Options, depth: Depth) -> dict[str, str]:
@@ -82,7 +83,7 @@ def count(placement: Placement) -> dict[str, Counter[str]]:
     for side in depth.sides:
         for name, tensor in stack_on_meta(placement, options, depth, side).named_parameters():
             layer = re.search(r"\.(\d+)\.", name)
-            size = MATRIX if tensor.dim() == 2 else SIZE_NAMES[tensor.numel()]
+            size = MATRIX if tensor.dim() == 2 else AVERAGE if name == "history.weight" else SIZE_NAMES[tensor.numel()]
             if layer:
                 counts[f"{side}{'_first' if layer[1] == '0' else ''}_layer"][size] += 1
             elif side == "encoder":  # the decoder's stack has the same
@@ -93,7 +94,7 @@ def count(placement: Placement) -> dict[str, Counter[str]]:
 def formula(counts: Mapping[str, int]) -> str:
     """Return a sum of sizes as text, such as "+2d +2f"."""
     terms = []
-    for size in ("d", "f", "d/H", "H", MATRIX, "1"):
+    for size in ("d", "f", "d/H", "H", MATRIX, AVERAGE, "1"):
         if number := counts.get(size):
             factor = "" if abs(number) == 1 and size != "1" else str(abs(number))
             terms.append(f"{'−' if number < 0 else '+'}{factor}{'' if size == '1' else size}")

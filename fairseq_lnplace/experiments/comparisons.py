@@ -14,8 +14,8 @@ from statistics import mean
 
 from fairseq_lnplace.experiments.outcomes import Levels, Results
 from fairseq_lnplace.experiments.verdicts import Judge, Verdict, verdict_of
-from fairseq_lnplace.report.runs import TrainedRun
-from fairseq_lnplace.report.summary import accuracy, best_validation
+from fairseq_lnplace.runs.summary import accuracy, best_validation
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 __all__ = ["alike", "no_worse", "reaches", "worse"]
 

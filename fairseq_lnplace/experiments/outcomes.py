@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 __all__ = ["Levels", "Outcome", "Results"]
 

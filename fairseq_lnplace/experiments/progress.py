@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fairseq_lnplace.experiments.devices import Environment
 from fairseq_lnplace.experiments.runner import Run, run_all
-from fairseq_lnplace.experiments.training_log import read_log
+from fairseq_lnplace.runs.training_log import read_log
 
 __all__ = ["watch"]
 

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.palette import style_of
-from fairseq_lnplace.report.options import placement_of
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.options import placement_of
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -29,8 +29,8 @@ import fairseq_lnplace
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.experiments.devices import Devices, Environment
 from fairseq_lnplace.experiments.grid import Cell, Grid, fingerprint, option_of, words
-from fairseq_lnplace.experiments.training_log import gave_up, last_line, read_log
 from fairseq_lnplace.files import new_file, write_json
+from fairseq_lnplace.runs.training_log import gave_up, last_line, read_log
 
 __all__ = ["Run", "plan", "run_all"]
 

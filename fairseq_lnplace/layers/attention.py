@@ -56,10 +56,10 @@ class Attention(nn.Module):
         self.residual_scores = spec.placement.residual_scores
         self.mean_scores = spec.placement.mean_scores(spec.position, spec.options) != 0
         self.dropout_module = size.make_dropout(size.attention_dropout, "MultiheadAttention")
-        self.k_proj = linear(kv_dim, dim, size.noise, size.noise_block)
-        self.v_proj = linear(kv_dim, dim, size.noise, size.noise_block)
-        self.q_proj = linear(dim, dim, size.noise, size.noise_block)
-        self.out_proj = linear(dim, dim, size.noise, size.noise_block)
+        self.k_proj = linear(kv_dim, dim, size.noise, block_size=size.noise_block)
+        self.v_proj = linear(kv_dim, dim, size.noise, block_size=size.noise_block)
+        self.q_proj = linear(dim, dim, size.noise, block_size=size.noise_block)
+        self.out_proj = linear(dim, dim, size.noise, block_size=size.noise_block)
         self.parts = self.heads if slots.qkv_norm == "head" else 1  # that q, k, v are normalised in
         self.q_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
         self.k_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
@@ -118,11 +118,14 @@ class Attention(nn.Module):
                 mask = torch.ones(length, k.size(2), dtype=torch.bool, device=q.device).tril()
             if mask is not None:
                 # not -inf: a padded query before the first real key attends to nothing, and 0 / 0 would spread
-                logits = logits.masked_fill(~mask, -1e30) if mask.dtype == torch.bool else logits + mask
+                if mask.dtype == torch.bool:
+                    logits = logits.masked_fill(~mask, -1e30)
+                else:
+                    logits = logits + widened(mask).clamp(min=-1e30)
             weights = logits.softmax(-1).to(q.dtype)
             out = torch.matmul(self.dropout_module(weights), v)
         elif cache is not None and not causal and dropout == 0.0 and q.device.type == "cpu":
-            out = attended(q, k, v, mask)
+            out = attended(q, k, v, mask=mask)
         else:
             out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
 
@@ -147,7 +150,7 @@ class Attention(nn.Module):
         if cache is not None:
             # every step reads them, and a product with k transposed is faster where that is contiguous
             k, v = k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()
-            store(cache, "cross", k, v)
+            store(cache, "cross", k, v=v)
         return k, v
 
     def own_keys_and_values(self, query: Tensor, batch: Batch, cache: Optional[Cache]) -> KeysAndValues:
@@ -162,7 +165,7 @@ class Attention(nn.Module):
             source = torch.cat([memory.to(query.dtype), unpacked(source, packing)], 1)
             packing = None
         k, v = self.keys_and_values(source, batch.padding, packing)
-        return (k, v) if cache is None else extend(cache, "self", (k, v), batch.past)
+        return (k, v) if cache is None else extend(cache, "self", (k, v), past=batch.past)
 
     def keys_and_values(
         self, source: Tensor, padding: Optional[Tensor], packing: Optional[Packing]

@@ -35,7 +35,7 @@ def extend(cache: Cache, name: str, new: KeysAndValues, past: int) -> KeysAndVal
     before = stored(cache, name)
     k = appended(None if before is None else before[0], new[0], past)
     v = appended(None if before is None else before[1], new[1], past)
-    store(cache, name, k, v)
+    store(cache, name, k, v=v)
     end = past + new[0].size(2)
     return k[:, :, :end], v[:, :, :end]
 
@@ -62,7 +62,7 @@ def select(cache: Cache, sentences: Tensor, keys: Optional[Tensor]) -> None:
         if keys is None:
             select_rows(cache, "self", sentences)
         else:
-            store(cache, "self", picked(own[0], sentences, keys), picked(own[1], sentences, keys))
+            store(cache, "self", picked(own[0], sentences, keys), v=picked(own[1], sentences, keys))
     select_rows(cache, "cross", sentences)
 
 
@@ -71,7 +71,7 @@ def select_rows(cache: Cache, name: str, sentences: Tensor) -> None:
     found = stored(cache, name)
     if found is not None:
         k = found[0].transpose(2, 3).index_select(0, sentences).transpose(2, 3)  # as it lies in memory
-        store(cache, name, k, found[1].index_select(0, sentences))
+        store(cache, name, k, v=found[1].index_select(0, sentences))
 
 
 def picked(x: Tensor, sentences: Tensor, keys: Tensor) -> Tensor:
@@ -85,10 +85,10 @@ def ungroup(cache: Cache, keys: Tensor) -> None:
     """Give every hypothesis a cache of its own, of the ``keys`` (B x beams x S, numbers of keys) that it sees."""
     own, memory = stored(cache, "self"), stored(cache, "cross")
     if own is not None:
-        store(cache, "self", each_its_own(own[0], keys), each_its_own(own[1], keys))
+        store(cache, "self", each_its_own(own[0], keys), v=each_its_own(own[1], keys))
     if memory is not None:
         beams = keys.size(1)
-        store(cache, "cross", memory[0].repeat_interleave(beams, 0), memory[1].repeat_interleave(beams, 0))
+        store(cache, "cross", memory[0].repeat_interleave(beams, 0), v=memory[1].repeat_interleave(beams, 0))
 
 
 def each_its_own(x: Tensor, keys: Tensor) -> Tensor:

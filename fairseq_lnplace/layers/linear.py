@@ -77,7 +77,7 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return _Product.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
-    return onednn_product(x, weight, bias, FILLED_UP_IN_SEARCH)
+    return onednn_product(x, weight, bias, unit=FILLED_UP_IN_SEARCH)
 
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -111,7 +111,7 @@ def is_exporting() -> bool:
 def onednn_product(x: Tensor, weight: Tensor, bias: Optional[Tensor], unit: int) -> Tensor:
     """Return :func:`product`'s result without its gradient, of pieces filled up to a multiple of ``unit`` rows."""
     if torch.compiler.is_compiling():
-        return _opaque_product(x, weight, bias, unit)  # type: ignore[no-any-return]
+        return _opaque_product(x, weight, bias, unit=unit)  # type: ignore[no-any-return]
     rows = x.reshape(-1, x.size(-1))
     if len(rows) <= PIECE:
         y = onednn(filled_up(rows, unit), weight, bias)[: len(rows)]
@@ -158,7 +158,7 @@ def onednn(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
 @torch.library.custom_op("fairseq_lnplace::product", mutates_args=())
 def _opaque_product(x: Tensor, weight: Tensor, bias: Optional[Tensor], unit: int) -> Tensor:
     """Return :func:`product`'s result; torch.compile would lower oneDNN's own operation for constant weights alone."""
-    return onednn_product(x, weight, bias, unit)
+    return onednn_product(x, weight, bias, unit=unit)
 
 
 @_opaque_product.register_fake
@@ -184,7 +184,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return onednn_product(x, weight, bias, FILLED_UP)
+        return onednn_product(x, weight, bias, unit=FILLED_UP)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:

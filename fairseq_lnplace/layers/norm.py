@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.recomputed import repeatable
 
-NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "batchnorm", "instancenorm")
+NORM_TYPES = ("layernorm", "rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm")
 ENCODER_ONLY_NORM_TYPES = ("batchnorm", "instancenorm")  # they mix positions: a causal decoder would see the future
 
 CAUSAL_NORM_TYPES = tuple(kind for kind in NORM_TYPES if kind not in ENCODER_ONLY_NORM_TYPES)
@@ -21,21 +21,30 @@ class Norm(nn.Module):
     - ``layernorm``: Ba et al. 2016 (1607.06450).
     - ``rmsnorm``: Zhang & Sennrich 2019 (1910.07467), g * x / sqrt(mean(x^2) + eps).
     - ``scalenorm``: Nguyen & Salazar 2019 (1910.05895), g * x / max(|x|, eps), g one number that starts at sqrt(C).
+    - ``dyt``: Dynamic Tanh, Zhu et al. 2025 (2503.10622), g * tanh(a * x) + b, a one number that starts at 0.5.
+    - ``derf``: github.com/zlab-princeton/Derf, g * erf(a * x + s) + b, s one number that starts at 0.
     - ``batchnorm``: statistics over all real positions of the batch; running ones in evaluation.
     - ``instancenorm``: statistics over the real positions of each sentence.
     - ``none``: the identity, without parameters.
 
-    The reductions are in float32 under half precision.
+    The reductions, and what tanh and erf are taken of, are in float32 under half precision.
+
+    ``dyt`` and ``derf`` divide by nothing, so that eps plays no part. ``alpha`` is a - 0.5: weight decay pulls towards
+    the published start, as it does in :class:`~fairseq_lnplace.placements.spec.Scale`. Left out are the authors' other
+    starts of a for language models (DyT's by width and place, Derf's 1) and the learned factor on the embeddings that
+    starts at sqrt(C): fairseq multiplies them by sqrt(C) already.
 
     Args:
         kind: one of the above.
         dim: the number of features C.
-        eps: added to the variance.
+        eps: added to the variance; the least norm of scalenorm.
     """
 
     if TYPE_CHECKING:  # TorchScript would read these at run time
         weight: Optional[nn.Parameter]
         bias: Optional[nn.Parameter]
+        alpha: Optional[nn.Parameter]
+        shift: Optional[nn.Parameter]
         running_mean: Optional[Tensor]
         running_var: Optional[Tensor]
 
@@ -53,8 +62,10 @@ class Norm(nn.Module):
             self.weight = nn.Parameter(torch.full((1,), dim**0.5))
         elif kind != "none":
             self.weight = nn.Parameter(torch.ones(dim))
-        has_bias = kind in ("layernorm", "batchnorm", "instancenorm")
+        has_bias = kind not in ("rmsnorm", "scalenorm", "none")
         self.bias = nn.Parameter(torch.zeros(dim)) if has_bias else None
+        self.alpha = nn.Parameter(torch.zeros(1)) if kind in ("dyt", "derf") else None
+        self.shift = nn.Parameter(torch.zeros(1)) if kind == "derf" else None
         self.register_buffer("running_mean", torch.zeros(dim) if kind == "batchnorm" else None)
         self.register_buffer("running_var", torch.ones(dim) if kind == "batchnorm" else None)
 
@@ -84,13 +95,23 @@ class Norm(nn.Module):
             h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps)
         elif self.kind == "scalenorm":
             h = h / torch.linalg.vector_norm(h, dim=[-1], keepdim=True).clamp(min=self.eps)
+        elif self.kind in ("dyt", "derf"):
+            h = self.squashed(h)
         else:
             mean, var = self.statistics(h, padding)
             h = (h - mean) * torch.rsqrt(var + self.eps)
-        gain, shift = self.weight, self.bias
+        gain, offset = self.weight, self.bias
         assert gain is not None
         h = h.to(x.dtype) * gain
-        return h if shift is None else h + shift
+        return h if offset is None else h + offset
+
+    def squashed(self, h: Tensor) -> Tensor:
+        """Return tanh(a * h), or erf(a * h + s) where there is an s."""
+        alpha: Optional[Tensor] = self.alpha
+        shift: Optional[Tensor] = self.shift
+        assert alpha is not None
+        h = h * (0.5 + widened(alpha))
+        return torch.tanh(h) if shift is None else torch.erf(h + widened(shift))
 
     def statistics(self, h: Tensor, padding: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Return mean and variance over the real positions of the batch (1 x 1 x C) or the sentence (B x 1 x C)."""

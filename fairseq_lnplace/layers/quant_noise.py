@@ -37,5 +37,5 @@ class NoisyLinear(nn.Linear):
 def linear(in_features: int, out_features: int, p: float, block_size: int, bias: bool = True) -> nn.Linear:
     """Return a linear map, under quantisation noise where ``p`` is above 0; see :class:`NoisyLinear`."""
     if p > 0:
-        return NoisyLinear(in_features, out_features, bias, p, block_size)
+        return NoisyLinear(in_features, out_features, bias, p=p, block_size=block_size)
     return Linear(in_features, out_features, bias)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.spec import LayerSpec
-from fairseq_lnplace.layers.streams import Streams
+from fairseq_lnplace.layers.streams import Streams, moved
 from fairseq_lnplace.placements.spec import Slots
 
 
@@ -106,7 +106,7 @@ class Residual(Norm):
             x = self.normalize(x, padding)
         elif self.second_add_norm is not None:
             x = self.second_add_norm(x, padding)
-        return Streams(x, second, streams.self_scores, streams.cross_scores, streams.weights, streams.below)
+        return moved(streams, x, second)
 
     def skip(self, x: Tensor) -> Tensor:
         """Return skip_scale * x, B x T x C."""
@@ -123,7 +123,7 @@ class Residual(Norm):
         """Let the stack's profile set this connection's skip scale, while it is measuring."""
         profile, skip = self._profile[0], self.profiled_skip
         if profile is not None and skip is not None:
-            profile.measure(skip, x, branch, padding)
+            profile.measure(skip, x, branch, padding=padding)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Set the progress of a scheduled branch: the update being computed is ``num_updates`` + 1."""

@@ -100,12 +100,23 @@ class StackSpec:
         norm_eps: float = 1e-5,
     ) -> None:
         self.placement, self.options, self.norm_type, self.norm_eps = placement, options, norm_type, norm_eps
-        self.positions = [Position(side, layer, encoder_layers, decoder_layers, cross) for layer in layers]
+        self.positions = [
+            Position(side, layer, encoder_layers, decoder_layers=decoder_layers, cross=cross) for layer in layers
+        ]
         slots = [s for position in self.positions for s in placement.at(position, options).slots]
         profiled = any(s.skip_scale.profiled for s in slots)
         self.profile = Profile(int(options["admin_profile_batches"])) if profiled else None
 
     def layers(self) -> List[LayerSpec]:
         """Return what each layer is built from, from the bottom."""
-        shared = (self.norm_type, self.norm_eps, self.profile)
-        return [LayerSpec(self.placement, self.options, position, *shared) for position in self.positions]
+        return [
+            LayerSpec(
+                self.placement,
+                self.options,
+                position,
+                norm_type=self.norm_type,
+                norm_eps=self.norm_eps,
+                profile=self.profile,
+            )
+            for position in self.positions
+        ]

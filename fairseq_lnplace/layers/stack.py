@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_lnplace.layers.history import History
+from fairseq_lnplace.layers.history import DepthAverage, History
 from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.profile import Profile
 from fairseq_lnplace.layers.spec import StackSpec
-from fairseq_lnplace.layers.streams import Batch, Cache, Streams
+from fairseq_lnplace.layers.streams import Batch, Cache, Streams, moved
 
 
 class PlacedStack:
@@ -22,7 +22,7 @@ class PlacedStack:
         spec: StackSpec
         layer_norm: Optional[Norm]
         embedding_norm: Optional[Norm]
-        history: Optional[History]
+        history: Optional[nn.Module]
         profile: Optional[Profile]
         layers: Any
         training: bool
@@ -31,11 +31,17 @@ class PlacedStack:
         """Make the modules that a method has once a stack of ``dim`` features."""
         placement, norm_type = spec.placement, spec.norm_type
         self.spec = spec
-        self.layer_norm = Norm(norm_type, dim, placement.final_norm_eps) if placement.final_norm else None
+        final_eps = spec.norm_eps if placement.final_norm_eps is None else placement.final_norm_eps
+        self.layer_norm = Norm(norm_type, dim, final_eps) if placement.final_norm else None
         self.embedding_norm = Norm(norm_type, dim, spec.norm_eps) if placement.embedding_norm else None
         self.history = None
-        if placement.history != "none":
-            self.history = History(len(spec.positions), dim, norm_type, placement.history == "pre", spec.norm_eps)
+        if placement.history == "dense":
+            dilation, period = (int(spec.options[f"denseformer_{name}"]) for name in ("dilation", "period"))
+            self.history = DepthAverage(len(spec.positions), dilation, period)
+        elif placement.history != "none":
+            self.history = History(
+                len(spec.positions), dim, norm_type, norm_before_sum=placement.history == "pre", eps=spec.norm_eps
+            )
         self.profile = spec.profile
         second = placement.second_stream
         self.second_scale = 0.0 if second is None else second(spec.positions[0], spec.options)
@@ -76,11 +82,9 @@ class PlacedStack:
 
     def remember(self, outputs: List[Tensor], streams: Streams, batch: Batch) -> Streams:
         """Return what the next layer reads, of the ``outputs`` below and the stream, which joins them."""
-        s = streams
         if self.history is None:
-            return s
-        x = self.history(outputs, s.x, batch.padding)
-        return Streams(x, s.second, s.self_scores, s.cross_scores, s.weights, s.below)
+            return streams
+        return moved(streams, self.history(outputs, streams.x, batch.padding), streams.second)
 
     def end(self, streams: Streams, batch: Batch) -> Streams:
         """Return the streams after the stack."""
@@ -92,4 +96,4 @@ class PlacedStack:
                 x = self.layer_norm(x, batch.padding)
             else:
                 x = x + self.layer_norm(second, batch.padding).to(x.dtype)
-        return Streams(x, second, streams.self_scores, streams.cross_scores, streams.weights, streams.below)
+        return moved(streams, x, second)

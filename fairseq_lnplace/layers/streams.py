@@ -30,6 +30,18 @@ class Streams(NamedTuple):
     below: int = 0
 
 
+def moved(streams: Streams, x: Tensor, second: Optional[Tensor]) -> Streams:
+    """Return the streams with another stream and second stream; TorchScript knows no ``_replace``."""
+    return Streams(
+        x,
+        second,
+        streams.self_scores,
+        cross_scores=streams.cross_scores,
+        weights=streams.weights,
+        below=streams.below,
+    )
+
+
 class Batch(NamedTuple):
     """What all layers of a stack are given alike in one forward.
 

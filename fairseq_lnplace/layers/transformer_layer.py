@@ -34,16 +34,16 @@ class TransformerLayer(nn.Module):
         shared = any(s.branch_scale.learned == "layer" or s.gate for s in slots.slots)
         self.layer_scale = nn.Parameter(torch.zeros(1)) if shared else None
         self.self_attn = Attention(spec, size, slots.self_attention, cross=False)
-        self.self_attn_layer_norm = Residual(spec, size.dim, slots.self_attention, self.dropout_module)
-        self.fc1 = linear(size.dim, size.ffn_dim, size.noise, size.noise_block)
-        self.fc2 = linear(size.ffn_dim, size.dim, size.noise, size.noise_block)
+        self.self_attn_layer_norm = Residual(spec, size.dim, slots.self_attention, dropout=self.dropout_module)
+        self.fc1 = linear(size.dim, size.ffn_dim, size.noise, block_size=size.noise_block)
+        self.fc2 = linear(size.ffn_dim, size.dim, size.noise, block_size=size.noise_block)
         self.ffn_layernorm = spec.norm(size.ffn_dim) if slots.feed_forward.inner_norm else None
-        self.final_layer_norm = Residual(spec, size.dim, slots.feed_forward, self.dropout_module)
+        self.final_layer_norm = Residual(spec, size.dim, slots.feed_forward, dropout=self.dropout_module)
         self.encoder_attn: Optional[Attention] = None
         self.encoder_attn_layer_norm: Optional[Residual] = None
         if size.memory_dim:
             self.encoder_attn = Attention(spec, size, slots.cross_attention, cross=True)
-            self.encoder_attn_layer_norm = Residual(spec, size.dim, slots.cross_attention, self.dropout_module)
+            self.encoder_attn_layer_norm = Residual(spec, size.dim, slots.cross_attention, dropout=self.dropout_module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer, keeping less for the gradient; a compiled one decides by itself what it keeps."""
@@ -77,7 +77,9 @@ class TransformerLayer(nn.Module):
 
         h = self.feed_forward(self.final_layer_norm.enter(passed.x, padding), padding)
         passed = self.final_layer_norm.leave(passed, h, padding=padding, layer_input=layer_input, scale=scale)
-        return Streams(passed.x, passed.second, self_scores, cross_scores, weights, streams.below + 1)
+        return Streams(
+            passed.x, passed.second, self_scores, cross_scores=cross_scores, weights=weights, below=streams.below + 1
+        )
 
     def feed_forward(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         """Return the feed-forward's branch, B x T x C."""

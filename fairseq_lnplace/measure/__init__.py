@@ -91,7 +91,7 @@ def depth(
     Raises:
         LnplaceError: there are no such layers, or no batches, or a layer is none that hands on a stream.
     """
-    subject = AnyModel(model, stacks_of(model, layers), loss, padding)
+    subject = AnyModel(model, stacks_of(model, layers), loss, padding=padding)
     return {name: _frame(rows) for name, rows in depth_tables(subject, _listed(batches), lr).items()}
 
 

@@ -69,7 +69,7 @@ def merged(lower: nn.Module, upper: nn.Module) -> Iterator[None]:
             one.x + other.x - below.x,
             together(below.second, one.second, other.second),
             together(below.self_scores, one.self_scores, other.self_scores),
-            together(below.cross_scores, one.cross_scores, other.cross_scores),
+            cross_scores=together(below.cross_scores, one.cross_scores, other.cross_scores),
         )
         return replaced(result, summed)
 

@@ -86,7 +86,7 @@ class _Watch:
     def passed(self, branch: str, skip: Tensor, summed: Tensor, after: Tensor) -> None:
         """Note what passed a residual connection, B x T x C each."""
         skip, added, after = (at_real(x, self.real) for x in (skip, summed - skip, after))
-        self.found.passages.append(Passage(self.side, self.layer, branch, skip, added, after))
+        self.found.passages.append(Passage(self.side, self.layer, branch, skip=skip, added=added, after=after))
 
 
 def at_real(x: Tensor, real: Tensor | None) -> Tensor:
@@ -115,8 +115,8 @@ def trace(subject: Measurable, batch: Any) -> Trace:
             real = subject.real(batch, side)
             states = found.states[side] = []
             for number, layer in enumerate(layers, 1):
-                hooks.enter_context(_streams(layer, states, real, number == len(layers)))
-                watch = _Watch(found, side, number, real)
+                hooks.enter_context(_streams(layer, states, real, last=number == len(layers)))
+                watch = _Watch(found, side, number, real=real)
                 if isinstance(layer, TransformerLayer):
                     for name in layer.norm_names():
                         hooks.enter_context(_connection(getattr(layer, name), BRANCHES[name], watch))

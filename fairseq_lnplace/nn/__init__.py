@@ -9,12 +9,12 @@ key or a position is padding, or is added to the scores. The modules' own weight
 
 from fairseq_lnplace.layers.streams import Streams
 from fairseq_lnplace.nn.cache import Cache
-from fairseq_lnplace.nn.foreign import load_weights
 from fairseq_lnplace.nn.language_model import LanguageModel
 from fairseq_lnplace.nn.layers import DecoderLayer, EncoderLayer
 from fairseq_lnplace.nn.stacks import Decoder, Encoder
 from fairseq_lnplace.nn.transformer import Transformer
 from fairseq_lnplace.nn.updates import count_updates, set_num_updates
+from fairseq_lnplace.nn.weights import load_weights
 
 __all__ = [
     "Cache",

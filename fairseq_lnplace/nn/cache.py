@@ -35,4 +35,10 @@ class Cache(NamedTuple):
             return None if x is None else x.index_select(0, rows)
 
         layers = [{name: of_rows(x) for name, x in layer.items()} for layer in self.layers]
-        return Cache(layers, self.length, of_rows(self.padding), of_rows(self.memory), of_rows(self.memory_mask))
+        return Cache(
+            layers,
+            self.length,
+            of_rows(self.padding),
+            memory=of_rows(self.memory),
+            memory_mask=of_rows(self.memory_mask),
+        )

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.errors import must_be
+from fairseq_lnplace.layers.norm import Norm
 from fairseq_lnplace.layers.stack import PlacedStack
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 
-__all__ = ["load_weights"]
+__all__ = ["Load", "load_of_layer", "loads_of_stack"]
+
+Load = tuple[nn.Module, Mapping[str, Tensor]]
+"""A module of ours, and its new weights by its names."""
 
 # A stack's layers and its final norm, by the names of their attributes.
 LAYERS = ("layers", "layer", "h")
@@ -27,6 +31,7 @@ class Style:
         title: whose it is.
         sign: a name that only its layers have.
         names: regular expressions of its names, and what they are called here.
+        classes: what the name of a layer's class, or of one that it is built on, starts with.
         pre: whether it is Pre-LN; None where the layer's ``norm_first`` tells.
         joined: the start of the names of matrices that hold those of queries, keys and values, one below the other.
         transposed: names of matrices that are stored as input x output.
@@ -35,9 +40,14 @@ class Style:
     title: str
     sign: str
     names: Mapping[str, str]
+    classes: tuple[str, ...]
     pre: bool | None
     joined: str = r"^$"
     transposed: str = r"^$"
+
+    def has(self, layer: nn.Module) -> bool:
+        """Whether a layer is of this kind: others have the same names, and their norms elsewhere (mBART, GPT-1)."""
+        return any(cls.__name__.startswith(self.classes) for cls in type(layer).__mro__)
 
 
 TORCH = Style(
@@ -50,8 +60,9 @@ TORCH = Style(
         r"^linear": "fc",
         r"^norm1": "self_attn_layer_norm",
     },
-    None,
-    r"\.qkv\.",
+    classes=("TransformerEncoderLayer", "TransformerDecoderLayer"),
+    pre=None,
+    joined=r"\.qkv\.",
 )
 BERT = Style(
     "Hugging Face's BERT",
@@ -68,9 +79,16 @@ BERT = Style(
         r"^output\.dense": "fc2",
         r"^output\.LayerNorm": "final_layer_norm",
     },
-    False,
+    classes=("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
+    pre=False,
 )
-BART = Style("Hugging Face's BART", "self_attn_layer_norm.weight", {}, False)
+BART = Style(
+    "Hugging Face's BART",
+    "self_attn_layer_norm.weight",
+    {},
+    classes=("Bart", "Marian", "PLBart", "BlenderbotSmall"),
+    pre=False,
+)
 GPT2 = Style(
     "Hugging Face's GPT-2",
     "attn.c_attn.weight",
@@ -82,36 +100,15 @@ GPT2 = Style(
         r"^mlp\.c_fc": "fc1",
         r"^mlp\.c_proj": "fc2",
     },
-    True,
-    r"\.qkv\.",
-    r"\.c_\w+\.weight$",
+    classes=("GPT2",),
+    pre=True,
+    joined=r"\.qkv\.",
+    transposed=r"\.c_\w+\.weight$",
 )
 
 
-def load_weights(target: nn.Module, source: nn.Module) -> None:
-    """Copy the weights of another library's layer, or stack of layers, into ours.
-
-    They are those of ``torch.nn``'s Transformer and of Hugging Face's BERT, BART and GPT-2, and what is built like
-    them. Sizes, activation and ``layer_norm_eps`` (1e-12 in BERT) are yours to set alike; BART's and BERT's layers go
-    with the placement postln, GPT-2's with preln, and its stack with preln_final.
-
-    Args:
-        target: a layer or a stack of this package.
-        source: theirs; of a stack the module that has the layers as ``layers``, ``layer`` or ``h``.
-
-    Raises:
-        LnplaceError: the source is of another kind, or its placement, depth, shapes or epsilon differ.
-    """
-    if isinstance(target, PlacedStack):
-        load_stack(target, source)
-    elif isinstance(target, TransformerLayer):
-        load_layer(target, source)
-    else:
-        raise must_be("target", "a layer or a stack of this package", type(target).__name__)
-
-
-def load_stack(target: PlacedStack, source: nn.Module) -> None:
-    """Copy all layers of a stack, and its final norm; see :func:`load_weights`."""
+def loads_of_stack(target: PlacedStack, source: nn.Module) -> list[Load]:
+    """Return what to load for all layers of a stack, and its final norm; see :func:`.load_weights`."""
     children = dict(source.named_children())
     lists = [child for name in LAYERS if isinstance(child := children.get(name), nn.ModuleList)]
     layers = lists[0] if lists else None
@@ -120,41 +117,41 @@ def load_stack(target: PlacedStack, source: nn.Module) -> None:
         raise must_be("source", f"a stack of {len(target.layers)} layers in {' or '.join(LAYERS)}", f"one of {found}")
     norm = next((children[name] for name in FINAL_NORMS if isinstance(children.get(name), nn.LayerNorm)), None)
     if (norm is None) != (target.layer_norm is None):
-        raise must_be("source", f"{'without' if norm else 'with'} a final norm, as the target", "not")
-    for ours, theirs in zip(target.layers, layers, strict=True):
-        load_layer(ours, theirs)
+        wanted = "with" if norm is None else "without"
+        raise must_be("source", f"a stack {wanted} a final norm, as the target", "another")
+    loads = [load_of_layer(ours, theirs) for ours, theirs in zip(target.layers, layers, strict=True)]
     if norm is not None and target.layer_norm is not None:
-        target.layer_norm.load_state_dict(norm.state_dict())
+        check_epsilons(norm, target.layer_norm)
+        loads.append((target.layer_norm, norm.state_dict()))
+    return loads
 
 
-def load_layer(target: TransformerLayer, source: nn.Module) -> None:
-    """Copy one layer; see :func:`load_weights`."""
+def load_of_layer(target: TransformerLayer, source: nn.Module) -> Load:
+    """Return what to load for one layer; see :func:`.load_weights`."""
     theirs = source.state_dict()
-    style = next((each for each in (TORCH, BERT, GPT2, BART) if each.sign in theirs), None)
+    style = next((each for each in (TORCH, BERT, GPT2, BART) if each.sign in theirs and each.has(source)), None)
     if style is None:
-        raise must_be("source", "a layer of torch.nn, BERT, BART or GPT-2", type(source).__name__)
-    pre = bool(getattr(source, "norm_first", False)) if style.pre is None else style.pre
-    check_placement(target, style, pre)
+        raise must_be("source", "a layer of torch.nn, BERT, BART or GPT-2", f"a {type(source).__name__}")
+    check_placement(target, style, bool(source.norm_first) if style.pre is None else style.pre)
+    check_epsilons(source, target.final_layer_norm)
+    return target, renamed(theirs, style, cross=target.encoder_attn is not None)
+
+
+def check_epsilons(source: nn.Module, target: Norm) -> None:
+    """Raise LnplaceError unless the source's norms add to the variance what ours adds."""
     epsilons = {module.eps for module in source.modules() if isinstance(module, nn.LayerNorm)}
-    if epsilons - {target.final_layer_norm.eps}:
-        raise must_be("layer_norm_eps", f"{min(epsilons)}, as the source's", target.final_layer_norm.eps)
-    try:
-        target.load_state_dict(renamed(theirs, style, cross=target.encoder_attn is not None))
-    except RuntimeError as error:
-        first = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        raise LnplaceError(f"`source` must fit the target, but does not: {first}") from error
+    if other := epsilons - {target.eps}:
+        raise must_be("layer_norm_eps", f"{min(other)}, as the source's", target.eps)
 
 
 def check_placement(target: TransformerLayer, style: Style, pre: bool) -> None:
     """Raise LnplaceError unless the layer is plain Pre-LN or Post-LN, whichever the source is."""
-    slots = [getattr(target, name) for name in target.norm_names()]
-    plain = target.spec.placement.name in ("postln", "preln", "preln_final") and target.spec.norm_type == "layernorm"
-    if not plain or any(each.in_norm != pre for each in slots):
-        raise must_be(
-            "placement",
-            f"{'preln_final or preln' if pre else 'postln'} for {style.title}'s layers",
-            target.spec.placement.name,
-        )
+    ours = target.spec.placement.name
+    if ours not in (("preln", "preln_final") if pre else ("postln",)):
+        wanted = "preln_final or preln" if pre else "postln"
+        raise must_be("placement", f"{wanted} for {style.title}'s layers", ours)
+    if target.spec.norm_type != "layernorm":
+        raise must_be("norm_type", f"layernorm for {style.title}'s layers", target.spec.norm_type)
 
 
 def renamed(theirs: Mapping[str, Tensor], style: Style, cross: bool) -> dict[str, Tensor]:

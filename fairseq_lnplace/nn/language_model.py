@@ -42,8 +42,10 @@ class LanguageModel(nn.Module):
         **settings: Unpack[Settings],
     ) -> None:
         super().__init__()
-        embed_tokens = embedding(vocab_size, d_model, padding_idx, settings)
-        self.decoder = TokenDecoder(embed_tokens, nhead, num_layers, tie_output, encoder_layers=0, **settings)
+        embed_tokens = embedding(vocab_size, d_model, padding_idx, settings=settings)
+        self.decoder = TokenDecoder(
+            embed_tokens, nhead, num_layers, tie_output=tie_output, encoder_layers=0, **settings
+        )
         scale_embeddings((embed_tokens,), self.decoder.spec)
 
     def forward(self, tokens: Tensor) -> Tensor:

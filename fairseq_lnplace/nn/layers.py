@@ -7,7 +7,6 @@ from typing import TypeVar
 from torch import Tensor
 from typing_extensions import Unpack
 
-from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.streams import Batch, Streams
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 from fairseq_lnplace.nn.masks import MemoryMasks, batch_of
@@ -44,7 +43,7 @@ class EncoderLayer(TransformerLayer):
         decoder_layers: int = 0,
         **settings: Unpack[Settings],
     ) -> None:
-        spec = layer_spec(stack_spec("encoder", layers, decoder_layers, settings), layer)
+        spec = layer_spec(stack_spec("encoder", layers, decoder_layers, settings=settings), layer)
         with on_device(settings):
             super().__init__(spec, layer_size(d_model, nhead, settings))
         finish(self, settings)
@@ -67,7 +66,8 @@ class EncoderLayer(TransformerLayer):
         Raises:
             LnplaceError: a mask has another shape than it must have.
         """
-        return run(self, src, batch_of(tensor(src), attn_mask, key_padding_mask, is_causal))
+        x = tensor(src)
+        return run(self, src, batch_of(self, x, attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal))
 
 
 class DecoderLayer(TransformerLayer):
@@ -94,9 +94,11 @@ class DecoderLayer(TransformerLayer):
         **settings: Unpack[Settings],
     ) -> None:
         below = layers if encoder_layers is None else encoder_layers
-        spec = layer_spec(stack_spec("decoder", below, layers, settings), layer)
+        spec = layer_spec(stack_spec("decoder", below, layers, settings=settings), layer)
         with on_device(settings):
-            super().__init__(spec, layer_size(d_model, nhead, settings, (memory_dim or d_model) if below else 0))
+            super().__init__(
+                spec, layer_size(d_model, nhead, settings, memory_dim=(memory_dim or d_model) if below else 0)
+            )
         finish(self, settings)
 
     def forward(  # type: ignore[override]
@@ -119,8 +121,15 @@ class DecoderLayer(TransformerLayer):
         Raises:
             LnplaceError: a mask has another shape than it must have, or the memory is missing.
         """
-        check_memory(self, memory)
-        batch = batch_of(tensor(tgt), attn_mask, key_padding_mask, is_causal, memory, memory_masks)
+        batch = batch_of(
+            self,
+            tensor(tgt),
+            attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal,
+            memory=memory,
+            memory_masks=memory_masks,
+        )
         return run(self, tgt, batch)
 
 
@@ -134,10 +143,3 @@ def run(layer: TransformerLayer, x: Stream, batch: Batch) -> Stream:
     if isinstance(x, Streams):
         return TransformerLayer.forward(layer, x, batch)
     return TransformerLayer.forward(layer, Streams(x), batch).x
-
-
-def check_memory(layer: TransformerLayer, memory: Tensor | None) -> None:
-    """Raise LnplaceError where there is a memory and nothing that reads it, or the other way round."""
-    if (memory is None) != (layer.encoder_attn is None):
-        given = ("left out of a decoder without encoder", "given") if memory is not None else ("given", "missing")
-        raise must_be("memory", *given)

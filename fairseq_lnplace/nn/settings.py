@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from fairseq_lnplace import placements
-from fairseq_lnplace.errors import must_be
-from fairseq_lnplace.layers.initialisation import initialise
+from fairseq_lnplace.errors import LnplaceError, must_be
+from fairseq_lnplace.layers.initialisation import INITS, initialise
 from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.spec import LayerSize, LayerSpec, StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
@@ -63,32 +63,56 @@ def stack_spec(side: Side, encoder_layers: int, decoder_layers: int, settings: S
     """
     if unknown := settings.keys() - Settings.__annotations__.keys():
         raise must_be(min(unknown), f"left out, as the settings are {', '.join(Settings.__annotations__)}", "given")
-    for name, number in (("encoder layers", encoder_layers), ("decoder layers", decoder_layers)):
-        if number < 0 or not encoder_layers + decoder_layers:
-            raise must_be(name, "at least 1", number)
+    for each, number in (("encoder", encoder_layers), ("decoder", decoder_layers)):
+        fewest = int(each == side)
+        if number < fewest:
+            raise must_be(f"{each} layers", f"at least {fewest}", number)
     given = settings.get("placement", "preln_final")
+    if isinstance(given, str) and given not in placements.names():
+        raise must_be("placement", f"one of {', '.join(placements.names())}", given)
     placement = placements.get(given) if isinstance(given, str) else given
-    own = dict(settings.get("options", {}))
-    if strange := own.keys() - METHOD_OPTIONS.keys():
-        raise must_be("options", f"of {', '.join(METHOD_OPTIONS)}", min(strange))
-    options = method_options(placement.name, placement.options, own)
+    options = own_options(placement, settings.get("options", {}))
     norm_type = settings.get("norm_type", "layernorm")
     allowed = NORM_TYPES if side == "encoder" else CAUSAL_NORM_TYPES
     if norm_type not in allowed:
         future = "" if side == "encoder" else " (a decoder must not see the future)"
         raise must_be("norm_type", f"{' or '.join(allowed)}{future}", norm_type)
+    epsilon = settings.get("layer_norm_eps", 1e-5)
+    if not epsilon >= 0:  # nan is neither
+        raise must_be("layer_norm_eps", "at least 0", epsilon)
     depth = encoder_layers if side == "encoder" else decoder_layers
     return StackSpec(
         placement.resolved(options),
         options,
         side,
-        list(range(1, depth + 1)),
-        encoder_layers,
-        decoder_layers,
-        norm_type,
-        encoder_layers > 0,
-        settings.get("layer_norm_eps", 1e-5),
+        layers=list(range(1, depth + 1)),
+        encoder_layers=encoder_layers,
+        decoder_layers=decoder_layers,
+        norm_type=norm_type,
+        cross=encoder_layers > 0 and decoder_layers > 0,
+        norm_eps=epsilon,
     )
+
+
+def own_options(placement: Placement, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a placement's own options, defaults filled in.
+
+    Raises:
+        LnplaceError: one is unknown, another placement's, of another type, or out of range.
+    """
+    for name, value in given.items():
+        if name not in METHOD_OPTIONS:
+            raise must_be("options", f"of {', '.join(METHOD_OPTIONS)}", name)
+        kind = METHOD_OPTIONS[name].kind
+        if value is not None and not isinstance(value, (int, float) if kind is float else kind):
+            raise must_be(name, f"a {kind.__name__}", repr(value))
+    try:
+        return method_options(placement.name, placement.options, given)
+    except LnplaceError as error:  # which names the commands' option
+        sentence = str(error)
+        for name in given:
+            sentence = sentence.replace("--" + name.replace("_", "-"), name)
+        raise LnplaceError(sentence) from None
 
 
 def layer_size(d_model: int, nhead: int, settings: Settings, memory_dim: int = 0) -> LayerSize:
@@ -101,6 +125,8 @@ def layer_size(d_model: int, nhead: int, settings: Settings, memory_dim: int = 0
     for name, value in (("d_model", d_model), ("nhead", nhead), ("dim_feedforward", ffn_dim)):
         if value < 1:
             raise must_be(name, "at least 1", value)
+    if memory_dim < 0:
+        raise must_be("memory_dim", "at least 1", memory_dim)
     if d_model % nhead:
         raise must_be("nhead", f"a divisor of d_model {d_model}", nhead)
     dropout = settings.get("dropout", 0.1)
@@ -122,7 +148,7 @@ def layer_size(d_model: int, nhead: int, settings: Settings, memory_dim: int = 0
         d_model,
         ffn_dim,
         nhead,
-        memory_dim,
+        memory_dim=memory_dim,
         dropout=dropout,
         attention_dropout=attention_dropout,
         activation_dropout=activation_dropout,
@@ -154,5 +180,8 @@ def finish(module: nn.Module, settings: Settings) -> None:
     Raises:
         LnplaceError: there is no such initialisation.
     """
-    initialise(module, settings.get("init", "xavier"))
-    module.to(dtype=settings.get("dtype"))
+    init = settings.get("init", "xavier")
+    if init not in INITS:
+        raise must_be("init", " or ".join(INITS), init)
+    initialise(module, init)
+    module.to(device=settings.get("device"), dtype=settings.get("dtype"))  # a spec's own module was made elsewhere

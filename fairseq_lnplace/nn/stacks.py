@@ -13,8 +13,7 @@ from fairseq_lnplace.layers.stack import PlacedStack
 from fairseq_lnplace.layers.streams import Batch
 from fairseq_lnplace.layers.transformer_layer import TransformerLayer
 from fairseq_lnplace.nn.cache import Cache
-from fairseq_lnplace.nn.layers import check_memory
-from fairseq_lnplace.nn.masks import MemoryMasks, batch_of
+from fairseq_lnplace.nn.masks import MemoryMasks, batch_of, check_inputs, check_padding
 from fairseq_lnplace.nn.settings import Settings, finish, layer_size, on_device, stack_spec
 
 __all__ = ["Decoder", "Encoder"]
@@ -50,7 +49,7 @@ class Encoder(Stack):
     def __init__(
         self, d_model: int, nhead: int, num_layers: int, *, decoder_layers: int = 0, **settings: Unpack[Settings]
     ) -> None:
-        spec = stack_spec("encoder", num_layers, decoder_layers, settings)
+        spec = stack_spec("encoder", num_layers, decoder_layers, settings=settings)
         super().__init__(spec, layer_size(d_model, nhead, settings), settings)
 
     def forward(
@@ -61,7 +60,9 @@ class Encoder(Stack):
         is_causal: bool = False,
     ) -> Tensor:
         """Return the stack's output, B x T x C; arguments as of :meth:`.EncoderLayer.forward`."""
-        return self.run(src, batch_of(src, attn_mask, key_padding_mask, is_causal)).x
+        layer = self.layers[0]
+        batch = batch_of(layer, src, attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal)
+        return self.run(src, batch).x
 
 
 class Decoder(Stack):
@@ -87,8 +88,8 @@ class Decoder(Stack):
         **settings: Unpack[Settings],
     ) -> None:
         below = num_layers if encoder_layers is None else encoder_layers
-        size = layer_size(d_model, nhead, settings, (memory_dim or d_model) if below else 0)
-        super().__init__(stack_spec("decoder", below, num_layers, settings), size, settings)
+        size = layer_size(d_model, nhead, settings, memory_dim=(memory_dim or d_model) if below else 0)
+        super().__init__(stack_spec("decoder", below, num_layers, settings=settings), size, settings)
 
     def forward(
         self,
@@ -100,8 +101,16 @@ class Decoder(Stack):
         **memory_masks: Unpack[MemoryMasks],
     ) -> Tensor:
         """Return the stack's output, B x T x C; arguments as of :meth:`.DecoderLayer.forward`."""
-        check_memory(self.layers[0], memory)
-        return self.run(tgt, batch_of(tgt, attn_mask, key_padding_mask, is_causal, memory, memory_masks)).x
+        batch = batch_of(
+            self.layers[0],
+            tgt,
+            attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal,
+            memory=memory,
+            memory_masks=memory_masks,
+        )
+        return self.run(tgt, batch).x
 
     def step(
         self,
@@ -121,16 +130,23 @@ class Decoder(Stack):
             memory_key_padding_mask: at the first step, B x S, True at padding.
 
         Raises:
-            LnplaceError: the memory is missing, or is given where there is none to read or again.
+            LnplaceError: the memory is missing, or is given where there is none to read or again; an input has another
+                shape than it must have, or another number of rows than the cache.
         """
         if cache is None:
-            check_memory(self.layers[0], memory)
-            cache = Cache([{} for _ in self.layers], 0, None, memory, real_keys(memory_key_padding_mask))
+            cache = Cache(
+                [{} for _ in self.layers], 0, None, memory=memory, memory_mask=real_keys(memory_key_padding_mask)
+            )
         else:
-            check_first_step(memory, memory_key_padding_mask)
+            check_later_step(tgt, cache, of_memory=(memory, memory_key_padding_mask))
+        check_inputs(self.layers[0], tgt, cache.memory)
+        check_padding("key_padding_mask", key_padding_mask, tgt.shape[:2])
+        if memory is not None:
+            check_padding("memory_key_padding_mask", memory_key_padding_mask, memory.shape[:2])
         end = cache.length + tgt.size(1)
-        padding = extended(cache.padding, key_padding_mask, cache.length, tgt)
+        padding = extended(cache.padding, key_padding_mask, cache.length, x=tgt)
         batch = Batch(
+            padding=key_padding_mask,
             mask=step_mask(cache.length, tgt, padding),
             causal=cache.length == 0 and tgt.size(1) > 1 and padding is None,
             memory=cache.memory,
@@ -142,13 +158,16 @@ class Decoder(Stack):
         for layer in layers:  # without the room behind them, so that the next step writes elsewhere
             for name in ("self.key", "self.value"):
                 layer[name] = layer[name][:, :, :end]  # type: ignore[index]
-        return output, Cache(layers, end, padding, cache.memory, cache.memory_mask)
+        return output, Cache(layers, end, padding, memory=cache.memory, memory_mask=cache.memory_mask)
 
 
-def check_first_step(*given: Tensor | None) -> None:
-    """Raise LnplaceError where a memory is given to a later step."""
-    if any(each is not None for each in given):
+def check_later_step(x: Tensor, cache: Cache, of_memory: tuple[Tensor | None, ...]) -> None:
+    """Raise LnplaceError where a memory is given to a later step, or the positions are of other rows than the cache."""
+    if any(each is not None for each in of_memory):
         raise must_be("memory", "given at the first step alone, whose cache holds it", "given again")
+    held = cache.layers[0]["self.key"]
+    if held is not None and held.size(0) != x.size(0):
+        raise must_be("input", f"of {held.size(0)} rows, as the cache", f"of {x.size(0)}")
 
 
 def extended(padding: Tensor | None, newest: Tensor | None, past: int, x: Tensor) -> Tensor | None:

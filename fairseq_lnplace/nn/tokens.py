@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,8 @@ from fairseq_lnplace.layers.beams import hidden_padding
 from fairseq_lnplace.layers.dropout import Dropout
 from fairseq_lnplace.layers.linear import Linear
 from fairseq_lnplace.nn.cache import Cache
-from fairseq_lnplace.nn.positions import SinusoidalPositions, numbers_of
+from fairseq_lnplace.nn.masks import batch_of
+from fairseq_lnplace.nn.positions import SinusoidalPositions, counted
 from fairseq_lnplace.nn.settings import Settings, on_device
 from fairseq_lnplace.nn.stacks import Decoder, Encoder
 
@@ -23,8 +25,10 @@ def embedding(vocab_size: int, d_model: int, padding_idx: int | None, settings: 
     """Return an embedding of N(0, 1/C), as fairseq's.
 
     Raises:
-        LnplaceError: there are no words, or the padding is none of them.
+        LnplaceError: there are no words or features, or the padding is none of the words.
     """
+    if d_model < 1:
+        raise must_be("d_model", "at least 1", d_model)
     if vocab_size < 1:
         raise must_be("vocab_size", "at least 1", vocab_size)
     if padding_idx is not None and not 0 <= padding_idx < vocab_size:
@@ -48,13 +52,25 @@ class _Tokens:
         """Make what stands before the layers, around an embedding that may be shared."""
         self.embed_tokens = embed_tokens
         with on_device(settings):
-            self.embed_positions = SinusoidalPositions(embed_tokens.embedding_dim).to(dtype=settings.get("dtype"))
+            positions = SinusoidalPositions(embed_tokens.embedding_dim, embed_tokens.padding_idx or 0)
+            self.embed_positions = positions.to(dtype=settings.get("dtype"))
         self.dropout_module = Dropout(settings.get("dropout", 0.1))
 
-    def embed(self, tokens: Tensor, before: Tensor | int = 0) -> Tensor:
-        """Return the tokens (B x T), embedded and scaled by √C, and their positions, B x T x C."""
-        x = self.embed_tokens.embedding_dim**0.5 * self.embed_tokens(tokens)
-        return cast(Tensor, self.dropout_module(x + self.embed_positions(numbers_of(tokens, self.padding_idx, before))))
+    def embed(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return the tokens (B x T), embedded and scaled by √C, and their positions, B x T x C.
+
+        Raises:
+            LnplaceError: the tokens have another shape.
+        """
+        if tokens.dim() != 2:
+            raise must_be("tokens", "of shape (B, T)", f"of {tuple(tokens.shape)}")
+        past = 0 if cache is None else cache.length
+        before: Tensor | int = past
+        if cache is not None and cache.padding is not None:
+            before = past - cache.padding.sum(1, keepdim=True)
+        count = counted(tokens, self.padding_idx, before)
+        x = math.sqrt(self.embed_tokens.embedding_dim) * self.embed_tokens(tokens)
+        return cast(Tensor, self.dropout_module(x + self.embed_positions(count, past + tokens.size(1))))
 
     def padding(self, tokens: Tensor) -> Tensor | None:
         """Return where padding is, B x T; None where there is none."""
@@ -118,9 +134,17 @@ class TokenDecoder(_Tokens, Decoder):
         self, tokens: Tensor, memory: Tensor | None = None, memory_key_padding_mask: Tensor | None = None
     ) -> Tensor:
         """Return the logits of the tokens that follow each of ``tokens`` (B x T), B x T x V."""
-        x, padding = self.embed(tokens), hidden_padding(self.padding(tokens))
-        x = super().forward(x, memory, key_padding_mask=padding, memory_key_padding_mask=memory_key_padding_mask)
-        return cast(Tensor, self.output_projection(x))
+        x, padding = self.embed(tokens), self.padding(tokens)
+        batch = batch_of(
+            self.layers[0],
+            x,
+            key_padding_mask=hidden_padding(padding),
+            is_causal=True,
+            memory=memory,
+            memory_masks={"memory_key_padding_mask": memory_key_padding_mask},
+        )
+        # no statistics of padding, even where causality hides it
+        return cast(Tensor, self.output_projection(self.run(x, batch._replace(padding=padding)).x))
 
     def step(  # type: ignore[override]
         self,
@@ -130,9 +154,12 @@ class TokenDecoder(_Tokens, Decoder):
         memory_key_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Return the logits behind the newest tokens (B x T), B x T x V, and the cache for the next step."""
-        before: Tensor | int = 0 if cache is None else cache.length
-        if cache is not None and cache.padding is not None:
-            before = cache.length - cache.padding.sum(1, keepdim=True)
-        x = self.embed(tokens, before)
-        output, cache = super().step(x, cache, memory, self.padding(tokens), memory_key_padding_mask)
+        x = self.embed(tokens, cache)
+        output, cache = super().step(
+            x,
+            cache,
+            memory,
+            key_padding_mask=self.padding(tokens),
+            memory_key_padding_mask=memory_key_padding_mask,
+        )
         return self.output_projection(output), cache

@@ -18,7 +18,7 @@ class Transformer(nn.Module):
     """An encoder-decoder with normalisation where a placement puts it.
 
     Its weights are those of fairseq's ``transformer_lnplace`` of the same sizes, by the same names, and so are its
-    logits, to the last bit.
+    logits, to the last bit (where fairseq asks for no attention weights, as when it translates).
 
     Args:
         src_vocab_size, tgt_vocab_size: the numbers of words; the target's is the source's where it is left out.
@@ -51,11 +51,11 @@ class Transformer(nn.Module):
         words = src_vocab_size if tgt_vocab_size is None else tgt_vocab_size
         if share_embeddings and words != src_vocab_size:
             raise must_be("tgt_vocab_size", f"{src_vocab_size} to share embeddings", words)
-        source = embedding(src_vocab_size, d_model, padding_idx, settings)
-        target = source if share_embeddings else embedding(words, d_model, padding_idx, settings)
+        source = embedding(src_vocab_size, d_model, padding_idx, settings=settings)
+        target = source if share_embeddings else embedding(words, d_model, padding_idx, settings=settings)
         self.encoder = TokenEncoder(source, nhead, num_encoder_layers, decoder_layers=num_decoder_layers, **settings)
         self.decoder = TokenDecoder(
-            target, nhead, num_decoder_layers, tie_output, encoder_layers=num_encoder_layers, **settings
+            target, nhead, num_decoder_layers, tie_output=tie_output, encoder_layers=num_encoder_layers, **settings
         )
         scale_embeddings((source, target), self.encoder.spec)
 
@@ -79,6 +79,9 @@ class Transformer(nn.Module):
         Raises:
             LnplaceError: the source is missing at the first step, or is given again.
         """
+        if (src is None) != (cache is not None):
+            given = "given at the first step", "missing"
+            raise must_be("src", *(given if src is None else ("given at the first step alone", "given again")))
         if src is None:
             return self.decoder.step(tgt, cache)
-        return self.decoder.step(tgt, cache, self.encoder(src), self.encoder.padding(src))
+        return self.decoder.step(tgt, cache, self.encoder(src), memory_key_padding_mask=self.encoder.padding(src))

@@ -23,22 +23,27 @@ def set_num_updates(model: nn.Module, num_updates: int) -> None:
 def count_updates(model: nn.Module, optimizer: torch.optim.Optimizer) -> RemovableHandle:
     """Let a model follow its optimizer: each ``optimizer.step()`` is one more update.
 
-    The count goes on from what the model's state says, so a model that was loaded goes on where it was saved.
+    The count goes on from what the model's state says, so a model that is loaded, now or later, goes on where it was
+    saved.
 
     Returns:
         a handle whose ``remove()`` ends it.
     """
-    done = updates_done(model)
+    done = told = updates_done(model)
 
     def after_step(*_: Any) -> None:
-        nonlocal done
-        done += 1
+        # counted here, for in half precision the state could not tell one update from the next
+        nonlocal done, told
+        state = updates_done(model)
+        done = 1 + (done if state == told else state)
         set_num_updates(model, done)
+        told = updates_done(model)
 
     return optimizer.register_step_post_hook(after_step)
 
 
 def updates_done(model: nn.Module) -> int:
     """Return how many updates a model's state says are done, as far as it still matters; 0 where nothing counts."""
-    counts = [module.updates_done() for module in model.modules() if isinstance(module, Residual)]
-    return max(counts, default=0)
+    scheduled = (module for module in model.modules() if isinstance(module, Residual) and module.progress is not None)
+    first = next(scheduled, None)
+    return 0 if first is None else first.updates_done()

@@ -31,13 +31,13 @@ def deepnorm_beta(position: Position, options: Options) -> float:
 
 
 def deepnorm_beta_torchscale(position: Position, options: Options) -> float:
-    """torchscale: 1.15 for the paper's 0.87 in an encoder-decoder's encoder; the rest as :func:`deepnorm_beta`."""
+    """torchscale: 1.15 for the paper's 0.87 in an encoder-decoder's encoder; the rest as in the paper."""
     factor = 1.15 / 0.87 if position.side == "encoder" and not position.single_stack else 1.0
     return factor * deepnorm_beta(position, options)
 
 
 def half_variance(position: Position, options: Options) -> float:
-    """fairseq's gain 1/sqrt(2) on q, k, v, as if they were one matrix."""
+    """T-Fixup's code: fairseq's gain 1/sqrt(2), as if q, k, v were one matrix, is left on q and k."""
     return math.sqrt(0.5)
 
 

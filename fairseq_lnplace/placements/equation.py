@@ -129,6 +129,11 @@ def history(placement: Placement) -> list[str]:
     """Return what each layer, and the stack's end, reads where that is a sum over all layers below."""
     if placement.history == "none":
         return []
+    if placement.history == "dense":
+        return [
+            "y_l = x; x ← Σⱼ a[l,j]·yⱼ, j = l, l − k, l − 2k … ≥ 0, where p divides l, the layers below; at the start "
+            "a[l,l] = 1, others 0 (dilation k, period p)"
+        ]
     total = "Σₖ W[l,k]·LNₖ(yₖ)" if placement.history == "pre" else "LNₗ(Σₖ W[l,k]·yₖ)"
     return [f"y_l = x; x ← {total}, k = 0 … l, l the layers below, LN₀ the identity"]
 
@@ -192,7 +197,7 @@ def where(placement: Placement) -> str:
     each layer below.
     """
     parts = []
-    names = ("first layer ", "others ") if placement.lower_layers is ONE else ("lower layers ", "upper layers ")
+    names = ("first layer ", "others ") if placement.lower_layers == ONE else ("lower layers ", "upper layers ")
     for layer, prefix in zip((placement.lower_layer, placement.layer), names, strict=True):
         if layer is None:
             continue
@@ -203,7 +208,7 @@ def where(placement: Placement) -> str:
         parts.append(text if placement.lower_layer is None else prefix + text)
     stack = (
         ("embedding", placement.embedding_norm),
-        ("layers", placement.history != "none"),
+        ("layers", placement.history in ("pre", "post")),
         ("final", placement.final_norm),
     )
     return ", ".join([*parts, *(name for name, there in stack if there)])

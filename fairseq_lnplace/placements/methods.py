@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairseq_lnplace.placements import depth
-from fairseq_lnplace.placements.spec import ONE, ZERO, Gains, Layer, Placement, Scale, Slots
-
-POST = Slots(add_norm=True)
-PRE = Slots(in_norm=True)
-IN_OUT = Slots(in_norm=True, out_norm=True)
-HYBRID = Slots(qkv_norm="head", add_norm=True)
-HYBRID_IN = Slots(in_norm=True, qkv_norm="head")
-HYBRID_WIDE = Slots(qkv_norm="width", add_norm=True)
-NORMFORMER = Layer(replace(IN_OUT, head_scale=True), PRE, replace(PRE, inner_norm=True))
-LEARNED = Scale(learned="vector")
-ADMIN_CODE = Gains(
-    query=depth.fused_qkv_gain, key=depth.fused_qkv_gain, value=depth.fused_qkv_gain, cross_attention=False
+from fairseq_lnplace.placements.shapes import (
+    ADMIN_CODE,
+    HYBRID,
+    HYBRID_IN,
+    HYBRID_WIDE,
+    IN_OUT,
+    LEARNED,
+    NORMFORMER,
+    POST,
+    PRE,
+    TFIXUP,
 )
-TFIXUP = Gains.of_branch(depth.tfixup_gain, embedding=depth.tfixup_embedding_gain)
+from fairseq_lnplace.placements.spec import ONE, ZERO, Gains, Layer, Placement, Scale, Slots, of_option
 
 NO_BLEU = "language models only; no BLEU published"
 EVERY_SUBLAYER = "encoder-decoder form: the same slots around cross-attention"
@@ -92,7 +91,7 @@ METHODS: tuple[Placement, ...] = (
         "He et al. 2020, RealFormer: Transformer Likes Residual Attention, 2012.11747",
         Layer.same(POST),
         residual_scores=True,
-        mean_scores=lambda position, options: float(options["realformer_mean"]),
+        mean_scores=of_option("realformer_mean"),
         options=("realformer_mean",),
         needs_warmup=True,
         results="WMT14 En-De 6/12/18 layers 28.17/29.06/29.35, on top of Admin",
@@ -104,7 +103,7 @@ METHODS: tuple[Placement, ...] = (
         Layer.same(POST),
         final_norm=True,
         final_norm_eps=1e-7,
-        second_stream=lambda position, options: float(options["resi_dual_scale"]),
+        second_stream=of_option("resi_dual_scale"),
         options=("resi_dual_scale",),
         paper_differs="the paper leaves the second stream's start open; the code's scaled embedding is followed",
         results="IWSLT14 De-En 6+6/12+12 35.63/36.09; without warm-up 35.76/35.57",
@@ -282,6 +281,18 @@ METHODS: tuple[Placement, ...] = (
         form_option="dlcl_form",
         forms={"post": {"layer": Layer.same(POST), "history": "post", "final_norm": False}},
         results="WMT16 En-De: pre form 30+6 29.3, post form 25+6 29.2",
+    ),
+    Placement(
+        "denseformer",
+        "DenseFormer",
+        "Pagliardini et al. 2024, DenseFormer, 2402.02622",
+        Layer.same(PRE),
+        final_norm=True,
+        history="dense",
+        options=("denseformer_dilation", "denseformer_period"),
+        paper_differs="the code's initialisation of its output matrices, N(0, 0.02/sqrt(2L)), is left out",
+        extension=f"{EVERY_SUBLAYER}; each stack averages over its own layers",
+        results=NO_BLEU,
     ),
     Placement(
         "gpas",

@@ -51,9 +51,30 @@ class Position:
 Constant = Callable[[Position, Options], float]
 
 
+@dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, position: Position, options: Options) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class _OfOption:
+    name: str
+
+    def __call__(self, position: Position, options: Options) -> float:
+        return float(options[self.name])
+
+
 def constant(value: float) -> Constant:
     """Return the scale that has the same value everywhere."""
-    return lambda position, options: value
+    return _Constant(value)
+
+
+def of_option(name: str) -> Constant:
+    """Return the scale that an option of the method says."""
+    return _OfOption(name)
 
 
 ZERO, ONE = constant(0.0), constant(1.0)
@@ -166,14 +187,16 @@ class Placement:
     lower_layers: Constant = ZERO
     embedding_norm: bool = False
     final_norm: bool = False
-    final_norm_eps: float = 1e-5
+    final_norm_eps: float | None = None
+    """What the final norm adds to the variance; None for what the others add."""
     second_stream: Constant | None = None
     """r starts as scale * x and collects scale * branch; the stack ends with x + final_norm(r)."""
     residual_scores: bool = False
     mean_scores: Constant = ZERO
     """Non-zero: the handed-on scores are divided by the number of layers summed before the softmax."""
-    history: Literal["none", "pre", "post"] = "none"
-    """Each layer reads a learned sum of the outputs of all earlier ones, each normed ("pre") or normed as a sum."""
+    history: Literal["none", "pre", "post", "dense"] = "none"
+    """Each layer reads a learned sum of the outputs of all earlier ones: each normed ("pre"), normed as a sum ("post"),
+    or without norms ("dense")."""
     gains: Gains = field(default_factory=Gains)
     options: tuple[str, ...] = ()
     """The options that only this method takes."""

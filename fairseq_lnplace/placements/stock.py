@@ -82,7 +82,7 @@ def obstacle(placement: Placement, options: Options, positions: Sequence[Positio
     pre = kinds == {True}
     if placement.final_norm and not pre:
         return "its Post-LN ends with a further norm"
-    if placement.final_norm and placement.final_norm_eps != STOCK_EPS:
+    if placement.final_norm and placement.final_norm_eps not in (None, STOCK_EPS):
         return f"its final norm adds {placement.final_norm_eps} to the variance"
     if pre and not placement.final_norm and first.side == "encoder":
         return "stock's Pre-LN encoder always ends with a norm"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import fairseq  # noqa: F401 (first, since what registers below is asked for when fairseq has been imported)
-
 __all__ = ["register"]
 
 
@@ -21,3 +19,7 @@ def register() -> None:
     search.install()
     hub.give_attention()
     trainer.watch_layers()
+
+
+# Below what it calls: as soon as fairseq is imported, for the first time here perhaps, it asks for `register`.
+import fairseq  # noqa: E402, F401

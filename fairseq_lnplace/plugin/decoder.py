@@ -117,7 +117,9 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
             causal = not full_context_alignment
             padding = prev_output_tokens.eq(self.padding_idx)
             packing = packing_of(padding)
-            self_mask = self.sequence_mask(padding, packing is not None, causal, memory, memory_padding)
+            self_mask = self.sequence_mask(
+                padding, packing is not None, causal, memory=memory, memory_padding=memory_padding
+            )
             if not self.training:
                 packing = None
             causal = causal and self_mask is None
@@ -140,7 +142,9 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
             weights_of=alignment_layer if need_attn else -1,
         )
         states: List[Tensor] = []
-        streams = self.run(x, batch, caches, states if not self.training or self.need_states_in_training else None)
+        streams = self.run(
+            x, batch, caches, states=states if not self.training or self.need_states_in_training else None
+        )
 
         attn = streams.weights
         if attn is not None:
@@ -181,7 +185,7 @@ class TransformerDecoder(FairseqStack, TransformerDecoderBase):  # type: ignore[
         if any_padding:
             hidden = hidden_padding(padding) if causal else padding
         before = memory if self.cross_self_attention else None
-        return decoder_mask(padding.size(1), causal, hidden, before, memory_padding)
+        return decoder_mask(padding.size(1), causal, hidden, memory=before, memory_padding=memory_padding)
 
     def step_mask(
         self, visible: Tensor, memory: Optional[Tensor], memory_padding: Optional[Tensor]

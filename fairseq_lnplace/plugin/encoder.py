@@ -50,9 +50,9 @@ class TransformerEncoder(FairseqStack, TransformerEncoderBase):  # type: ignore[
         batch = Batch(padding=padding, mask=real_keys(padding))
         with_fc = self.return_fc and return_all_hiddens
         if torch.jit.is_scripting() or not with_fc:
-            x = self.run(x, batch, None, states if return_all_hiddens else None).x
+            x = self.run(x, batch, None, states=states if return_all_hiddens else None).x
         else:
-            x = self.run_with_fc(x, batch, states, fc_results)
+            x = self.run_with_fc(x, batch, states, fc_results=fc_results)
 
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         empty: List[Tensor] = []
@@ -76,7 +76,7 @@ class TransformerEncoder(FairseqStack, TransformerEncoderBase):  # type: ignore[
         with ExitStack() as hooks:
             for layer in self.layers:
                 hooks.callback(layer.fc2.register_forward_hook(keep).remove)
-            return self.run(x, batch, None, states).x
+            return self.run(x, batch, None, states=states).x
 
     @torch.jit.export
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: Tensor) -> Dict[str, List[Tensor]]:

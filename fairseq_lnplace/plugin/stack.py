@@ -67,7 +67,7 @@ class FairseqStack(PlacedStack):
                 buffer.zero_()
         if self.quant_noise is not None:  # fairseq's own map of the embeddings, but under our noise
             noise = self.cfg.quant_noise
-            self.quant_noise = linear(dim, dim, noise.pq, noise.pq_block_size, bias=False)
+            self.quant_noise = linear(dim, dim, noise.pq, block_size=noise.pq_block_size, bias=False)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         """Accept checkpoints of stock fairseq."""

@@ -10,7 +10,6 @@ from functools import wraps
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
 from fairseq import trainer
 
 from fairseq_lnplace.errors import flag, must_be
@@ -46,15 +45,7 @@ def watch_layers() -> None:
 
 
 def check_options(cfg: Any) -> None:
-    """Raise LnplaceError for an option that lets fairseq end in a traceback.
-
-    That is half precision, which it has on GPUs alone, and batches of nothing.
-    """
-    common = cfg.common
-    if common.cpu or not torch.cuda.is_available():
-        for name in ("fp16", "amp"):
-            if getattr(common, name) and not common.tpu:
-                raise must_be(flag(name), "left out on the CPU (--bf16 works there)", "given")
+    """Raise LnplaceError for batches of nothing, which let fairseq end in a traceback."""
     sizes = [("max_tokens", cfg.dataset.max_tokens), ("batch_size", cfg.dataset.batch_size)]
     for name, size in (*sizes, *(("update_freq", each) for each in cfg.optimization.update_freq)):
         if size is not None and size < 1:

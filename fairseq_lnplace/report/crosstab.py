@@ -10,7 +10,7 @@ from typing import Any
 from mpmath import betainc, findroot
 
 from fairseq_lnplace.experiments.outcomes import Outcome
-from fairseq_lnplace.report.summary import Column, columns_of
+from fairseq_lnplace.runs.summary import Column, columns_of
 
 __all__ = ["Crosstab", "crosstab", "half_width", "markdown"]
 

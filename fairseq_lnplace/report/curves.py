@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_lnplace.experiments.training_log import Row
-from fairseq_lnplace.report.groups import Group
-from fairseq_lnplace.report.records import Evaluation
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.groups import Group
+from fairseq_lnplace.runs.records import Evaluation
+from fairseq_lnplace.runs.trained_run import TrainedRun
+from fairseq_lnplace.runs.training_log import Row
 
 __all__ = ["UNITS", "Array", "Line", "Metric", "line_of", "metrics_of", "progress_of"]
 

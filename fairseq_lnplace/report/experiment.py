@@ -19,8 +19,8 @@ from fairseq_lnplace.files import write_json
 from fairseq_lnplace.report import page
 from fairseq_lnplace.report.crosstab import Crosstab, crosstab
 from fairseq_lnplace.report.measured import read_measured
-from fairseq_lnplace.report.records import read_json
-from fairseq_lnplace.report.runs import TrainedRun, read_run
+from fairseq_lnplace.runs.records import read_json
+from fairseq_lnplace.runs.trained_run import TrainedRun, read_run
 
 __all__ = ["Experiment", "experiments_in", "read_experiment", "show", "shown"]
 

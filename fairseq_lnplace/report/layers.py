@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_lnplace.report.curves import Line
-from fairseq_lnplace.report.groups import Group, Spread
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.groups import Group, Spread
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 __all__ = ["SIDES", "Panel", "Row", "layer_line", "positions_of", "trained_panels"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from fairseq_lnplace.diagnostics.paper import FIGURE_3, LAST_BY_DEPTH, SIDE, Series
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.report.curves import Line
-from fairseq_lnplace.report.groups import Group, Spread
 from fairseq_lnplace.report.layers import SIDES, Panel, Row, layer_line
-from fairseq_lnplace.report.records import read_json
+from fairseq_lnplace.runs.groups import Group, Spread
+from fairseq_lnplace.runs.records import read_json
 
 __all__ = ["Measured", "depth_rows", "measured_panels", "read_measured"]
 

@@ -15,11 +15,11 @@ from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.files import new_file
 from fairseq_lnplace.report.curves import UNITS, Line, line_of, metrics_of, progress_of
 from fairseq_lnplace.report.figures import layer_figure, progress_figure, swatch
-from fairseq_lnplace.report.groups import Group, common_options, differing_options, grouped, state_of
 from fairseq_lnplace.report.layers import Panel, positions_of, trained_panels
 from fairseq_lnplace.report.measured import Measured, depth_rows, measured_panels
-from fairseq_lnplace.report.runs import TrainedRun
-from fairseq_lnplace.report.summary import columns_of, headline, signatures_of
+from fairseq_lnplace.runs.groups import Group, common_options, differing_options, grouped, state_of
+from fairseq_lnplace.runs.summary import columns_of, headline, signatures_of
+from fairseq_lnplace.runs.trained_run import TrainedRun
 from fairseq_lnplace.versions import versions
 
 __all__ = ["Judgement", "Published", "Table", "build", "write"]

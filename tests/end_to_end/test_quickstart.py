@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_lnplace.experiments.quickstart import main
+from fairseq_lnplace.commands.quickstart import main
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(data: Path, dest: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fairseq_lnplace.experiments.quickstart", "--data", data, "--dest", dest]
+    command = [sys.executable, "-m", "fairseq_lnplace.commands.quickstart", "--data", data, "--dest", dest]
     said = shlex.join(["bash", "scripts/quickstart.sh", *words])
     return subprocess.Popen(
         [*command, "--device", "cpu", "--said", said, *words],

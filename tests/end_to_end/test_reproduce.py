@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_lnplace.experiments.reproduce import EXPERIMENTS, main
+from fairseq_lnplace.commands.reproduce import EXPERIMENTS, main
 from fairseq_lnplace.report.experiment import read_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 def call(experiment: str, *words: object, fails: bool = False) -> tuple[str, str]:
     """Run an experiment; return what it printed."""
-    command = [sys.executable, "-m", "fairseq_lnplace.experiments.reproduce", "--root", ROOT, experiment, *words]
+    command = [sys.executable, "-m", "fairseq_lnplace.commands.reproduce", "--root", ROOT, experiment, *words]
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fairseq_lnplace
-from fairseq_lnplace.experiments.training_log import last_line, read_log
 from fairseq_lnplace.measure.layer_stats import read_layer_stats
+from fairseq_lnplace.runs.training_log import last_line, read_log
 
 pytestmark = pytest.mark.slow
 

@@ -170,7 +170,10 @@ class Stepper(nn.Module):
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in placements.names()),
-    *(("preln_final", {"norm_type": kind}) for kind in ("rmsnorm", "scalenorm", "batchnorm", "instancenorm")),
+    *(
+        ("preln_final", {"norm_type": kind})
+        for kind in ("rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm")
+    ),
     ("realformer", {"realformer_mean": True}),
     ("dlcl", {"dlcl_form": "post"}),
     *(("resi_dual", options) for options in MODELS[1:]),
@@ -191,6 +194,12 @@ def test_steps_are_the_full_pass(placement: str, options: dict[str, Any]) -> Non
     with torch.no_grad():
         expected = model(**sample["net_input"])[0]
         torch.testing.assert_close(Stepper(model)(**sample["net_input"])[real], expected[real], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_type", ["dyt", "derf"])
+@pytest.mark.parametrize("placement", placements.names())
+def test_steps_without_normalisation_are_the_full_pass(placement: str, norm_type: str) -> None:
+    test_steps_are_the_full_pass(placement, {"norm_type": norm_type})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fairseq_lnplace import placements
 PAD, END = 1, 2
 KINDS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in placements.names()),
-    *(("postln", {"norm_type": kind}) for kind in ("rmsnorm", "scalenorm", "batchnorm", "instancenorm")),
+    *(("postln", {"norm_type": kind}) for kind in ("rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm")),
     ("preln_final", {"cross_self_attention": True}),
     ("dlcl", {"dlcl_form": "post"}),
 ]

@@ -38,6 +38,11 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("branchnorm", {"branchnorm_updates": 4}, {"branchnorm_updates": 4, "updates_done": 9}),
     ("layerscale", {"layerscale_init": 0.3}, {"layerscale_init": 0.3}),
     ("dlcl", {"dlcl_form": "post"}, {"dlcl_form": "post"}),
+    ("normformer", {"normformer_resscale": True}, {"normformer_resscale": True}),
+    ("periln", {"periln_form": "plain_embedding"}, {"periln_form": "plain_embedding"}),
+    ("hybridnorm", {"hybridnorm_form": "star"}, {"hybridnorm_form": "star"}),
+    ("hybridnorm", {"hybridnorm_form": "full_width"}, {"hybridnorm_form": "full_width"}),
+    ("keel", {"keel_form": "uniform"}, {"keel_form": "uniform"}),
 ]
 CASES = [(method, {}, {}) for method in REGISTERED] + VARIANTS
 NAMES = [method + "".join(f"-{name}={value}" for name, value in options.items()) for method, options, _ in CASES]
@@ -189,11 +194,12 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
         assert_close(positions(outputs.x), expected[real], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"])
-@pytest.mark.parametrize("method", REGISTERED)
-def test_norm_types(method: str, norm_type: str) -> None:
+@pytest.mark.parametrize("norm_type", ["rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm"])
+@pytest.mark.parametrize(("method", "options", "config"), CASES, ids=NAMES)
+def test_norm_types(method: str, options: dict[str, Any], config: dict[str, Any], norm_type: str) -> None:
     """Batch and instance norm stand in the encoder alone: LayerNorm is the decoder's."""
-    both = Comparison.of(method, "translation", {"norm_type": norm_type}, {"norm_type": norm_type})
+    norm = {"norm_type": norm_type}
+    both = Comparison.of(method, "translation", options | norm, config | norm)
     source, target, memory_padding = both.embed("encoder"), both.embed("decoder"), SOURCE.eq(PAD)
     memory = oracle.encoder_stack(method, both.copies["encoder"], source, memory_padding, both.config)
     below = replace(both.config, norm_type="layernorm") if norm_type in ("batchnorm", "instancenorm") else both.config
@@ -201,13 +207,15 @@ def test_norm_types(method: str, norm_type: str) -> None:
     assert_close(both.ours(), theirs[both.real], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])
+@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm", "dyt", "derf"])
 @ALL
-@pytest.mark.parametrize("method", REGISTERED)
-def test_names_and_shapes(method: str, kind: str, norm_type: str) -> None:
+@pytest.mark.parametrize(("method", "options", "config"), CASES, ids=NAMES)
+def test_names_and_shapes(
+    method: str, options: dict[str, Any], config: dict[str, Any], kind: str, norm_type: str
+) -> None:
     """A stack has these parameters, and Admin's starts, and no others."""
-    model = tiny_model(method, kind, norm_type=norm_type)
-    reference = oracle.Config(HEADS, *depths(kind), norm_type=norm_type)
+    model = tiny_model(method, kind, norm_type=norm_type, **options)
+    reference = oracle.Config(HEADS, *depths(kind), norm_type=norm_type, **config)
     outside = ("embed_tokens.weight", "output_projection.weight", "embed_positions.weight")
     for side, stack in stacks(model, kind).items():
         found = {n: tuple(p.shape) for n, p in stack.named_parameters() if n not in outside}
@@ -217,10 +225,12 @@ def test_names_and_shapes(method: str, kind: str, norm_type: str) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("method", REGISTERED)
-def test_fresh_scales_are_the_published_ones(method: str, kind: str) -> None:
+@pytest.mark.parametrize(("method", "options", "config"), CASES, ids=NAMES)
+def test_fresh_scales_are_the_published_ones(
+    method: str, options: dict[str, Any], config: dict[str, Any], kind: str
+) -> None:
     """Stored differences start at 0, norms at the identity, biases at 0."""
-    for stack in stacks(tiny_model(method, kind), kind).values():
+    for stack in stacks(tiny_model(method, kind, **options), kind).values():
         for name, parameter in stack.named_parameters():
             if name.endswith(("_scale", "bias", "history.weight")):
                 assert not parameter.any(), name
@@ -231,6 +241,8 @@ def test_fresh_scales_are_the_published_ones(method: str, kind: str) -> None:
 SPREADS = [(method, {}, {}) for method in REGISTERED]
 SPREADS += [("dsinit", {"dsinit_exponent": 0.25}, {"exponent": 0.25})]
 SPREADS += [("b2t", {"b2t_rescaled_init": True}, {"b2t_rescaled": True})]
+SPREADS += [("deepnorm", {"deepnorm_form": "torchscale"}, {"code": True})]
+SPREADS += [(method, {f"{method}_form": "authors"}, {"code": True}) for method in ("tfixup", "admin")]
 
 
 @pytest.mark.parametrize("init", ["xavier", "xavier_normal"])
@@ -253,6 +265,40 @@ def test_initial_spread(method: str, options: dict[str, Any], given: dict[str, A
                     assert abs(parameter.mean().item()) < 0.06 * expected, name
                     outliers = parameter.abs() > 3**0.5 * expected * (1 + 1e-6)
                     assert outliers.any() == (init == "xavier_normal"), name
+
+
+HALF = 0.70710678
+# Of N = M = 6: 7776^(-1/16) = 0.571252, times torchscale's 1.15 is 0.656940, times the paper's 0.87 is 0.496989.
+FORMS_OF_CODE = [
+    ("deepnorm", "torchscale", "encoder.v out fc1 fc2", 0.656940 / 0.496989),
+    ("tfixup", "authors", "encoder.q k; decoder.q k; cross.q k", HALF),
+    ("admin", "authors", "encoder.q k v", HALF),
+]
+
+
+@pytest.mark.parametrize(("method", "form", "changed", "factor"), FORMS_OF_CODE)
+def test_what_the_code_initialises_differently(method: str, form: str, changed: str, factor: float) -> None:
+    """The same random numbers, times the factor where it holds and as they are elsewhere."""
+    expected = {
+        f"{place}.{role}": factor
+        for place, roles in (part.split(".") for part in changed.split("; "))
+        for role in roles.split()
+    }
+    sizes = {"encoder_layers": 6, "decoder_layers": 6}
+    paper = dict(tiny_model(method, **sizes).named_parameters())
+    for name, parameter in tiny_model(method, **sizes, **{f"{method}_form": form}).named_parameters():
+        place = "cross" if ".encoder_attn." in name else name.split(".")[0]
+        role = name.removesuffix(".weight").removesuffix("_proj").rpartition(".")[2]
+        ratio = expected.get(f"{place}.{role}", 1.0) if parameter.dim() == 2 and ".layers." in name else 1.0
+        assert_close(parameter, ratio * paper[name], rtol=2e-5, atol=0, msg=name)
+
+
+def test_deepnorm_s_gain_in_torchscale() -> None:
+    """Golden values of 1.15 (N⁴ M)^(-1/16) for M = 6; the decoder and a single stack are as in the paper."""
+    for N, gain in ((6, 0.656940), (18, 0.499166)):
+        assert oracle.gain("deepnorm", "encoder", "fc1", 1, N, 6, code=True) == pytest.approx(gain, abs=6e-7)
+    assert oracle.gain("deepnorm", "decoder", "fc1", 1, 6, 6, code=True) == pytest.approx(72**-0.25)
+    assert oracle.gain("deepnorm", "encoder", "fc1", 1, 6, None, code=True) == pytest.approx(48**-0.25)
 
 
 @ALL

@@ -177,7 +177,7 @@ def test_a_small_scale_under_autocast_is_not_in_half_precision() -> None:
     torch.testing.assert_close(streams.x, branch.float() * 1e-6, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm"])
+@pytest.mark.parametrize("norm_type", ["layernorm", "rmsnorm", "scalenorm", "dyt", "derf"])
 @pytest.mark.parametrize("placement", placements.names())
 def test_fairseqs_trainer_finds_no_shared_parameters(placement: str, norm_type: str) -> None:
     """It would log every slot that a method leaves empty, layer by layer, if it were registered as None."""

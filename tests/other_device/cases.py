@@ -29,7 +29,7 @@ from fairseq_lnplace.plugin.search import WORTH_BLOCKS, BeamSearchGenerator, bes
 
 CPU = torch.device("cpu")
 OTHER = register(Path(os.environ["OTHER_DEVICE"]))
-NORMS = ["rmsnorm", "scalenorm", "batchnorm", "instancenorm"]
+NORMS = ["rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm"]
 
 
 class Device(type(torch.device)):  # type: ignore[misc]

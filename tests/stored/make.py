@@ -25,6 +25,8 @@ FOLDER = Path(__file__).resolve().parent
 # Stock's own two equations, and one placement for each thing of its own that a checkpoint may hold: a measured profile,
 # scores handed from layer to layer, a second stream and its norm, and weights of all earlier outputs.
 PLACEMENTS = ("postln", "preln_final", "admin", "realformer", "resi_dual", "dlcl")
+# Those that have had other forms since 0.1.0, of translation alone. (0.1.0's were made after it, by its own code.)
+OF_MANY_FORMS = ("normformer", "periln", "hybridnorm", "keel")
 UPDATES = 2  # the first of them measures Admin's profile
 
 
@@ -66,7 +68,7 @@ def main() -> None:
         sys.exit(f"{folder} is there already, and a version's checkpoints are made once")
     folder.mkdir()
     for kind in KINDS:
-        for placement in PLACEMENTS:
+        for placement in PLACEMENTS + (OF_MANY_FORMS if kind == "translation" else ()):
             make(folder / f"{kind}_{placement}.pt", kind, placement)
     files = [*folder.iterdir()]
     print(f"{len(files)} files of {sum(file.stat().st_size for file in files):,} bytes in {folder}")

@@ -64,6 +64,20 @@ def test_what_checkpoints_hold_loads(what: str, zipped: bool, tmp_path: Path) ->
         assert np.all(loaded == HELD[what])
 
 
+def test_options_later_than_a_checkpoint_can_be_overridden(tmp_path: Path) -> None:
+    """fairseq passes over what the configuration has not; of other packages' models nothing is touched."""
+    path = tmp_path / "old.pt"
+    for model, found in (
+        ({"_name": "transformer_keel", "placement": "keel", "dlcl_form": "post"}, "uniform"),
+        ({"_name": "transformer"}, None),
+    ):
+        torch.save(state(cfg={"model": dict(model)}), path)
+        loaded = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"keel_form": "uniform"})["cfg"]["model"]
+        assert loaded.get("keel_form") == found
+        assert loaded.get("dlcl_form") == model.get("dlcl_form")
+        assert ("hybridnorm_form" in loaded) == ("placement" in model)
+
+
 @pytest.mark.parametrize("name", ["numpy.core.multiarray", "numpy._core.multiarray"])
 def test_arrays_of_numpy_1_and_2_load(name: str, tmp_path: Path) -> None:
     plain = pickle.dumps(np.arange(3), protocol=2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_lnplace.experiments.training_log import last_line, read_log
+from fairseq_lnplace.runs.training_log import last_line, read_log
 
 
 def line(kind: str, record: dict[str, object]) -> str:

@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 
 from fairseq_lnplace.experiments.results import curves, draw, markdown, record_of, table
-from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.records import Evaluation
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.records import Evaluation
+from fairseq_lnplace.runs.trained_run import TrainedRun
+from fairseq_lnplace.runs.training_log import TrainingLog
 
 
 def record(title: str, arch: str, losses: list[float], bleu: list[float], state: str = "finished") -> dict[str, Any]:

@@ -37,11 +37,26 @@ from fairseq_lnplace.placements.options import method_options
 from fairseq_lnplace.placements.spec import Placement, Position, Slots
 
 METHODS = pytest.mark.parametrize("name", placements.names())
+OTHER_FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("resi_dual", {"resi_dual_scale": 0.3}),
+    ("mixln", {"mixln_post_fraction": 0.5}),
+    ("dlcl", {"dlcl_form": "post"}),
+    ("normformer", {"normformer_resscale": True}),
+    ("periln", {"periln_form": "plain_embedding"}),
+    ("hybridnorm", {"hybridnorm_form": "star"}),
+    ("hybridnorm", {"hybridnorm_form": "full_width"}),
+    ("keel", {"keel_form": "uniform"}),
+]
+FORMS = pytest.mark.parametrize(
+    ("name", "given"),
+    [pytest.param(name, {}, id=name) for name in placements.names()]
+    + [pytest.param(*form, id=f"{form[0]}-{next(iter(form[1].values()))}") for form in OTHER_FORMS],
+)
 SIDES = pytest.mark.parametrize("side", ["encoder", "decoder"])
 PYTHON = str.maketrans({"←": "=", "·": "*", "⊙": "*", "−": "-"})
 # Built once for all tests, none of which minds the values of the parameters, or the depth.
 tiny_model = cache(fresh_model)
-at_base_depth = cache(describe)
+at_base_depth = cache(lambda name, **given: describe(name, given=given))
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -76,10 +91,9 @@ def residual_of(placement: Placement, options: dict[str, Any], slots: Slots, pos
     return residual.double()
 
 
-@METHODS
+@FORMS
 @SIDES
-def test_the_printed_update_is_what_the_residual_connection_does(name: str, side: Any) -> None:
-    given = {"resi_dual_scale": 0.3} if name == "resi_dual" else {}
+def test_the_printed_update_is_what_the_residual_connection_does(name: str, given: dict[str, Any], side: Any) -> None:
     placement, options = form_of(name, **given)
     torch.manual_seed(1)
     for layer in (1, 5):
@@ -150,12 +164,20 @@ USUAL = {
 }
 
 
-@METHODS
+@FORMS
 @SIDES
-def test_the_printed_sublayers_are_what_the_layers_compute(name: str, side: str) -> None:
-    placement, options = form_of(name)
-    model = fresh_model(name).double()
-    layer = getattr(model, side).layers[0]
+def test_the_printed_sublayers_are_what_the_layers_compute(name: str, given: dict[str, Any], side: str) -> None:
+    """In the first layer of each kind."""
+    placement, options = form_of(name, **given)
+    top = getattr(tiny_model(name, **given), side).layers[-1].spec.position
+    for first, _ in equation.layer_ranges(placement, options, top):
+        printed_sublayers_are_computed(placement, options, fresh_model(name, **given).double(), side, first - 1)
+
+
+def printed_sublayers_are_computed(
+    placement: Placement, options: dict[str, Any], model: Any, side: str, number: int
+) -> None:
+    layer = getattr(model, side).layers[number]
     modules = {"SA": layer.self_attn, "CA": getattr(layer, "encoder_attn", None), "fc1": layer.fc1, "fc2": layer.fc2}
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Any] = {}
@@ -176,6 +198,7 @@ def test_the_printed_sublayers_are_what_the_layers_compute(name: str, side: str)
     slots = placement.at(layer.spec.position, options)
     for branch, each in slots_of(slots, Depth().branches(side)):
         names: dict[str, Any] = {"h": inputs[branch], "m": memory, "LN": layer_norm, "φ": torch.relu}
+        names["LN_h"] = lambda x: layer_norm(x.unflatten(-1, (2, 4))).flatten(-2)
         names["heads"] = heads_of(causal=branch == "SA" and side == "decoder")
         if branch == "FFN":
             names |= {"W_1": Matrix(layer.fc1), "W_2": Matrix(layer.fc2)}
@@ -188,10 +211,10 @@ def test_the_printed_sublayers_are_what_the_layers_compute(name: str, side: str)
         torch.testing.assert_close(eval(formula.translate(PYTHON), names), outputs[branch][0])
 
 
-@METHODS
-def test_the_stack_is_described_as_it_is_built(name: str) -> None:
-    stack = tiny_model(name).encoder
-    parts = {part["part"]: part["lines"] for part in at_base_depth(name)["equations"]["encoder"]}
+@FORMS
+def test_the_stack_is_described_as_it_is_built(name: str, given: dict[str, Any]) -> None:
+    stack = tiny_model(name, **given).encoder
+    parts = {part["part"]: part["lines"] for part in at_base_depth(name, **given)["equations"]["encoder"]}
     assert ("LN(e)" in parts["start"][0]) == (stack.embedding_norm is not None)
     assert ("LN(" in parts["end"][0]) == (stack.layer_norm is not None)
     assert ("r ← s·x" in parts["start"]) == (stack.second_scale != 0) == ("LN(r)" in parts["end"][0])
@@ -205,6 +228,11 @@ def test_layers_that_differ_are_told_apart() -> None:
     assert [part["part"] for part in parts["encoder"]] == ["start", "layers 1–4", "layers 5–8", "end"]
     assert [part["part"] for part in parts["decoder"]] == ["start", "layer 1", "layers 2–3", "end"]
     assert "CA" not in str(describe("mixln", Depth(0, 3))["equations"])
+    keel = describe("keel", Depth(6, 1))["equations"]
+    assert [part["part"] for part in keel["encoder"]] == ["start", "layer 1", "layers 2–6", "end"]
+    assert [part["part"] for part in keel["decoder"]] == ["start", "layer 1", "end"]
+    assert keel["decoder"][1]["lines"] == [f"x ← x + {branch}(LN(x))" for branch in ("SA", "CA", "FFN")]
+    assert keel["encoder"][2]["lines"] == [f"x ← LN(α·x + {branch}(LN(x)))" for branch in ("SA", "FFN")]
 
 
 def test_forms_and_variants_are_shown_as_they_are_chosen() -> None:
@@ -228,7 +256,6 @@ def values(name: str, depth: Depth, kind: str = "constants", **given: Any) -> di
         ("deepnorm", Depth(12, 6), "initialisation", 0.4179, 0.3433),
         ("admin_analytic", Depth(6, 12), "constants", 2.0170, 3.0408),
         ("subln", Depth(12, 6), "initialisation", 1.7498, 1.7001),
-        ("keel", Depth(6, 6), "constants", 12, 18),
     ],
 )
 def test_constants_are_the_papers(name: str, depth: Depth, kind: str, encoder: float, decoder: float) -> None:
@@ -238,6 +265,10 @@ def test_constants_are_the_papers(name: str, depth: Depth, kind: str, encoder: f
 
 
 def test_constants_of_one_stack_and_by_layer() -> None:
+    # KEEL's first layer has no constant, and its sub-layers count
+    assert values("keel", Depth(6, 6)) == {"encoder": [12] * 5, "decoder": [18] * 5}
+    assert values("keel", Depth(6, 1)) == {"encoder": [12] * 5}
+    assert values("keel", Depth(6, 6), keel_form="uniform") == {"encoder": [12] * 6, "decoder": [18] * 6}
     assert values("deepnorm", Depth(0, 12)) == {"decoder": pytest.approx([2.2134] * 12, abs=6e-5)}
     assert values("lnscaling", Depth(4, 1))["encoder"] == pytest.approx([1, 0.7071, 0.57735, 0.5], abs=6e-5)
     assert values("layerscale", Depth(2, 30)) == {"encoder": [0.1] * 2, "decoder": [1e-6] * 30}
@@ -260,16 +291,16 @@ def test_every_constant_has_a_name_a_meaning_and_a_source(name: str) -> None:
 USUAL_NAMES = r"(_proj|\.fc\d)\.(weight|bias)$|\.(embed_\w+\.\w+|version)$|output_projection"
 
 
-@METHODS
+@FORMS
 @pytest.mark.parametrize(("kind", "depth"), [("translation", Depth(3, 2)), ("lm", Depth(0, 3))])
-def test_parameter_names_and_shapes_are_the_models(name: str, kind: str, depth: Depth) -> None:
-    sizes = {"H": 2, "d": 8, "f": 12}
+def test_parameter_names_and_shapes_are_the_models(name: str, given: dict[str, Any], kind: str, depth: Depth) -> None:
+    sizes = {"H": 2, "d": 8, "f": 12, "d/H": 4}
     expected = {
         re.sub(r"\.\d+\.", ".*.", key): tuple(tensor.shape)
-        for key, tensor in tiny_model(name, kind).state_dict().items()
+        for key, tensor in tiny_model(name, kind, **given).state_dict().items()
         if not re.search(USUAL_NAMES, key)
     }
-    shown = describe(name, depth)["parameters"]
+    shown = describe(name, depth, given)["parameters"]
     (identity,) = [key for key in shown if key.startswith("placement")] or [None]
     assert (identity is None) == (name in ("postln", "preln_final"))
     assert (shown.pop(identity, None) is None) == (expected.pop(identity, None) is None)
@@ -277,18 +308,32 @@ def test_parameter_names_and_shapes_are_the_models(name: str, kind: str, depth: 
 
 
 def count(formula: str, layers: int) -> int:
-    sizes = {"": 1, "d": 8, "f": 12, "H": 2, "(L+1)²": (layers + 1) ** 2}
-    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|[dfH]?)(?: |$)", formula)
+    sizes = {"": 1, "d": 8, "f": 12, "H": 2, "d/H": 4, "(L+1)²": (layers + 1) ** 2}
+    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|d/H|[dfH]?)(?: |$)", formula)
+    assert formula == "0" or len(terms) == len(formula.split()), formula
     return sum((1 if sign == "+" else -1) * int(number or 1) * sizes[size] for sign, number, size in terms)
 
 
-@METHODS
-def test_extra_parameters_add_up(name: str) -> None:
-    extra = extra_parameters(placements.get(name))
-    total = sum(parameter.numel() for parameter in tiny_model(name).parameters())
+@FORMS
+def test_extra_parameters_add_up(name: str, given: dict[str, Any]) -> None:
+    extra = extra_parameters(form_of(name, **given)[0])
+    total = sum(parameter.numel() for parameter in tiny_model(name, **given).parameters())
     postln = sum(parameter.numel() for parameter in tiny_model("postln").parameters())
-    layers = 3 * count(extra["encoder_layer"], 3) + 2 * count(extra["decoder_layer"], 2)
+    layers = 0
+    for side, depth in (("encoder", 3), ("decoder", 2)):
+        usual = extra[f"{side}_layer"]
+        layers += count(extra.get(f"{side}_first_layer", usual), depth) + (depth - 1) * count(usual, depth)
     assert total - postln == layers + count(extra["stack"], 3) + count(extra["stack"], 2)
+
+
+def test_a_first_layer_of_its_own_is_counted_by_itself() -> None:
+    by_itself = {name for name in placements.names() if "encoder_first_layer" in extra_parameters(placements.get(name))}
+    assert by_itself == {"keel"}
+    keel = {"encoder_layer": "+4d", "encoder_first_layer": "0", "decoder_layer": "+6d", "decoder_first_layer": "0"}
+    assert extra_parameters(placements.get("keel")) == {**keel, "stack": "0"}
+    star = extra_parameters(form_of("hybridnorm", hybridnorm_form="star")[0])
+    assert (star["encoder_first_layer"], star["encoder_layer"]) == ("+6d/H", "−2d +6d/H")
+    assert (star["decoder_first_layer"], star["decoder_layer"]) == ("+12d/H", "−2d +12d/H")
 
 
 def test_stock_equivalents() -> None:
@@ -340,7 +385,7 @@ def test_short_citations() -> None:
         ("postln", "add"),
         ("preln", "in"),
         ("preln_final", "in, final"),
-        ("keel", "in+add"),
+        ("keel", "first layer in, others in+add"),
         ("subln", "SA/FFN in+inner, CA in, final"),
         ("hybridnorm", "SA/CA qkv+add, FFN none, final"),
         ("mixln", "lower layers add, upper layers in, final"),
@@ -386,22 +431,24 @@ class RecordingPen(Pen):
         self.texts.append(text)
 
 
-@METHODS
-def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
-    placement, options = form_of(name)
+@FORMS
+def test_the_diagram_shows_what_the_equations_say(name: str, given: dict[str, Any]) -> None:
+    placement, options = form_of(name, **given)
     pen = RecordingPen()
     draw_columns(pen, placement, options, Depth())
     text = "\n".join(
         line
-        for parts in at_base_depth(name)["equations"].values()
+        for parts in at_base_depth(name, **given)["equations"].values()
         for part in parts
         if part["part"] != "inputs"
         for line in part["lines"]
     )
     inputs = 2 * 2 if placement.history != "none" else 0  # before a layer and at the end, of two stacks
-    on_qkv = text.count("heads(LN(")
+    on_qkv = text.count("heads(LN(") + text.count("heads(LN_h(")  # three norms each, in one box
     norm_boxes = sum(kind == "norm" for kind, *_ in pen.boxes)
-    assert norm_boxes == text.count("LN(") - 2 * on_qkv + inputs
+    assert norm_boxes == len(re.findall(r"LN(?:_h)?\(", text)) - 2 * on_qkv + inputs
+    by_head = sum("each head" in said for kind, said, *_ in pen.boxes if kind == "norm")
+    assert by_head == text.count("heads(LN_h(")
     for symbol in ("α·", "ω ⊙", "c·", "λ ⊙", "λ·", "λₜ·", "γ ⊙", "s·", "SiLU(g)"):
         drawn = symbol.removeprefix("SiLU(").strip("·⊙ )")
         if symbol in text:
@@ -410,9 +457,9 @@ def test_the_diagram_shows_what_the_equations_say(name: str) -> None:
 
 
 def test_what_is_drawn_does_not_overlap() -> None:
-    for name in placements.names():
+    for name, given in [*((name, {}) for name in placements.names()), *OTHER_FORMS]:
         pen = RecordingPen()
-        draw_columns(pen, *form_of(name), Depth())
+        draw_columns(pen, *form_of(name, **given), Depth())
         places = [(x, y) for _, _, x, y in pen.boxes]
         for index, (x, y) in enumerate(places):
             for other_x, other_y in places[:index]:

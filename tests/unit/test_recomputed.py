@@ -17,7 +17,7 @@ from fairseq_lnplace.layers.packing import packed, packing_of
 from fairseq_lnplace.layers.recomputed import keeping_less, repeatable
 
 
-@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm", "scalenorm"])
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm", "scalenorm", "dyt", "derf"])
 def test_a_norms_output_is_computed_again(kind: str) -> None:
     torch.manual_seed(0)
     norm, x, weight = Norm(kind, 4).double(), torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(5, 4).double()
@@ -34,7 +34,7 @@ def test_a_norms_output_is_computed_again(kind: str) -> None:
             out = F.linear(y, matrix)
         del y
         seen.clear()
-        grads[less] = torch.autograd.grad(out.square().sum(), (leaf, matrix, norm.weight))
+        grads[less] = torch.autograd.grad(out.square().sum(), (leaf, matrix, *norm.parameters()))
         assert len(seen) == less
     torch.testing.assert_close(grads[True], grads[False], rtol=0.0, atol=0.0)
 

@@ -16,6 +16,27 @@ from torch.testing import assert_close
 
 WIDTH, HIDDEN, BATCH, LENGTH = 8, 12, 2, 5
 CONFIG = Config()
+# Every method as it is by default, and its other forms where they have other equations.
+FORMS = [(method, CONFIG) for method in METHODS] + [
+    ("dlcl", Config(dlcl_form="post")),
+    ("normformer", Config(normformer_resscale=True)),
+    ("periln", Config(periln_form="plain_embedding")),
+    ("hybridnorm", Config(hybridnorm_form="star")),
+    ("hybridnorm", Config(hybridnorm_form="full_width")),
+    ("keel", Config(keel_form="uniform")),
+    *(("preln_final", Config(norm_type=kind)) for kind in ("dyt", "derf")),
+]
+FORM_NAMES = [
+    *METHODS,
+    "dlcl-post",
+    "normformer-resscale",
+    "periln-plain",
+    "hybridnorm-star",
+    "hybridnorm-wide",
+    "keel-uniform",
+    "preln_final-dyt",
+    "preln_final-derf",
+]
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
@@ -195,15 +216,31 @@ def test_norms_equal_torch_s() -> None:
         assert_close(oracle.normalise(kind, x, weight, bias, 1e-5, None), y)
 
 
+@pytest.mark.parametrize(("kind", "at_1"), [("dyt", 0.46211716), ("derf", 0.52049988)])
+def test_what_stands_in_a_norms_place(kind: str, at_1: float) -> None:
+    """The golden values are those of a fresh one at 1; elsewhere, Python's own functions."""
+    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    s = zero if kind == "derf" else None
+    assert oracle.squash(kind, one, one, zero, zero, s).item() == pytest.approx(at_1, abs=5e-9)
+    g, b, alpha, x = (values(1, seed=seed) for seed in range(4))
+    inner = (0.5 + alpha.item()) * x.item()
+    expected = math.tanh(inner) if s is None else math.erf(inner - 0.25)
+    y = oracle.squash(kind, x, g, b, alpha, None if s is None else s - 0.25)
+    assert y.item() == pytest.approx(g.item() * expected + b.item(), rel=1e-12)
+
+
 # ----------------------------------------------------------------------------------- what holds for every method
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_parameter_has_a_gradient_and_changes_the_output(method: str) -> None:
+every_form = pytest.mark.parametrize(("method", "form"), FORMS, ids=FORM_NAMES)
+
+
+@every_form
+def test_every_parameter_has_a_gradient_and_changes_the_output(method: str, form: Config) -> None:
     """No name in `parameters` is idle; Admin's start is a buffer, but would count, too."""
     for cross in False, True:
         memory = values(BATCH, 3, WIDTH, seed=5) if cross else None
-        config = CONFIG if cross else replace(CONFIG, encoder_layers=0)
+        config = form if cross else replace(form, encoder_layers=0)
         state = {k: t.requires_grad_() for k, t in random_state(method, "decoder", config, cross).items()}
         x = values(BATCH, LENGTH, WIDTH, seed=6)
         decoder_stack(method, state, x, memory, None, config).square().sum().backward()
@@ -216,39 +253,40 @@ def test_every_parameter_has_a_gradient_and_changes_the_output(method: str) -> N
                 assert gradient.abs().max() > 1e-9, name
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_decoder_does_not_see_the_future(method: str) -> None:
-    state, memory = random_state(method, "decoder", cross=True), values(BATCH, 3, WIDTH, seed=5)
+@every_form
+def test_decoder_does_not_see_the_future(method: str, form: Config) -> None:
+    state, memory = random_state(method, "decoder", form, cross=True), values(BATCH, 3, WIDTH, seed=5)
     x = values(BATCH, LENGTH, WIDTH, seed=6)
-    y = decoder_stack(method, state, x, memory, None, CONFIG)
+    y = decoder_stack(method, state, x, memory, None, form)
     changed = x.clone()
     changed[:, 3:] += values(BATCH, LENGTH - 3, WIDTH, seed=7)
-    z = decoder_stack(method, state, changed, memory, None, CONFIG)
+    z = decoder_stack(method, state, changed, memory, None, form)
     assert_close(y[:, :3], z[:, :3])
     assert not torch.allclose(y[:, 3:], z[:, 3:])
-    open_ended = decoder_stack(method, state, changed, memory, None, replace(CONFIG, causal=False))
+    open_ended = decoder_stack(method, state, changed, memory, None, replace(form, causal=False))
     assert not torch.allclose(open_ended[:, :3], z[:, :3])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_padding_changes_nothing(method: str) -> None:
-    state = random_state(method, "encoder")
+@every_form
+def test_padding_changes_nothing(method: str, form: Config) -> None:
+    state = random_state(method, "encoder", form)
     x = values(BATCH, LENGTH, WIDTH, seed=7)
     padding = torch.tensor([[True, True, False, False, False]] * BATCH)
-    y = encoder_stack(method, state, x, padding, CONFIG)[:, 2:]
-    assert_close(y, encoder_stack(method, state, x[:, 2:], None, CONFIG))
-    decoder, target = random_state(method, "decoder", cross=True), values(BATCH, 2, WIDTH, seed=8)
-    padded = decoder_stack(method, decoder, target, torch.cat([x[:, :2], y], 1), padding, CONFIG)
-    assert_close(padded, decoder_stack(method, decoder, target, y, None, CONFIG))
+    y = encoder_stack(method, state, x, padding, form)[:, 2:]
+    assert_close(y, encoder_stack(method, state, x[:, 2:], None, form))
+    decoder, target = random_state(method, "decoder", form, cross=True), values(BATCH, 2, WIDTH, seed=8)
+    padded = decoder_stack(method, decoder, target, torch.cat([x[:, :2], y], 1), padding, form)
+    assert_close(padded, decoder_stack(method, decoder, target, y, None, form))
 
 
+@pytest.mark.parametrize("method", ["preln_final", "hybridnorm"])
 @pytest.mark.parametrize("norm_type", ["batchnorm", "instancenorm"])
-def test_norms_over_tokens_leave_padding_out(norm_type: str) -> None:
+def test_norms_over_tokens_leave_padding_out(norm_type: str, method: str) -> None:
     config = replace(CONFIG, norm_type=norm_type)
-    state, x = random_state("preln_final", "encoder", config), values(BATCH, LENGTH, WIDTH, seed=7)
+    state, x = random_state(method, "encoder", config), values(BATCH, LENGTH, WIDTH, seed=7)
     padding = torch.tensor([[False, False, False, True, True]] * BATCH)
-    y = encoder_stack("preln_final", state, x, padding, config)[:, :3]
-    assert_close(y, encoder_stack("preln_final", state, x[:, :3], None, config))
+    y = encoder_stack(method, state, x, padding, config)[:, :3]
+    assert_close(y, encoder_stack(method, state, x[:, :3], None, config))
 
 
 # ------------------------------------------------------------------------------------------------ the reductions
@@ -269,10 +307,37 @@ def test_scaled_post_ln_reduces_to_post_ln_and_to_each_other() -> None:
     deepnorm = encode("deepnorm", state=plain)
     assert_close(encode("admin", state=set_all(set_all(admin, "profiled_skip", alpha), "skip_scale", 0)), deepnorm)
     assert_close(encode("admin_analytic", state=set_all(admin, "skip_scale", alpha - omega)), deepnorm)
-    keel = random_state("keel", "encoder")
+    uniform = replace(CONFIG, keel_form="uniform")
+    keel = random_state("keel", "encoder", uniform)
     outer = {name.replace("second_add_norm.", ""): tensor for name, tensor in keel.items() if "second_add_norm" in name}
     six = set_all(set_all(admin | keel | outer, "profiled_skip", 6), "skip_scale", 0)
-    assert_close(without("keel", "self_attn_layer_norm", "final_layer_norm", state=keel), encode("admin", state=six))
+    inputs = "self_attn_layer_norm", "final_layer_norm"
+    assert_close(without("keel", *inputs, state=keel, config=uniform), encode("admin", state=six))
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_keel_starts_with_a_pre_ln_layer(cross: bool) -> None:
+    """Of one layer it is Pre-LN; of three, Pre-LN below and the uniform layers, with the same constant, above."""
+    memory = values(BATCH, 3, WIDTH, seed=5) if cross else None
+    config = CONFIG if cross else replace(CONFIG, encoder_layers=0)
+    state, x = random_state("keel", "decoder", config, cross), values(BATCH, LENGTH, WIDTH, seed=6)
+    assert not any(name.startswith("layers.0.") and "second_add_norm" in name for name in state)
+    one = replace(config, decoder_layers=1)
+    first = decoder_stack("keel", state, x, memory, None, one)
+    assert_close(first, decoder_stack("preln", state, x, memory, None, one))
+    upper = {f"layers.{int(n[7]) - 1}{n[8:]}": t for n, t in state.items() if not n.startswith("layers.0.")}
+    stack = oracle.Stack("decoder", upper, replace(config, keel_form="uniform"), memory=memory)
+    for layer in stack.layers[:2]:  # of a stack that is three deep: the constant is 9, or 6 without cross-attention
+        assert layer.skip_constant("keel") == (9 if cross else 6)
+        first = oracle.keel_layer(layer, first)
+    assert_close(decoder_stack("keel", state, x, memory, None, config), first)
+
+
+def test_keel_s_gradient_through_the_skips_does_not_vanish() -> None:
+    """The supplement's golden values of (S/√(S² + 1))^S: what S norms leave of a gradient along the skips."""
+    for S, product in ((12, 0.95932760), (24, 0.97939987)):
+        alpha = oracle.constants("keel", S // 2, None).skip["encoder"]
+        assert (alpha / math.sqrt(alpha**2 + 1)) ** S == pytest.approx(product, abs=6e-9)
 
 
 def test_admin_s_profile_follows_the_variances() -> None:
@@ -421,19 +486,25 @@ def test_norms_on_both_sides_reduce_to_one() -> None:
     embedded = oracle.Stack("encoder", peri, CONFIG).norm("embedding_norm", values(BATCH, LENGTH, WIDTH, seed=99))
     assert_close(encode("periln", state=peri), encoder_stack("sandwich", peri, embedded, None, CONFIG))
     assert not torch.allclose(encode("periln", state=peri), encode("sandwich", state=peri))
+    plain = replace(CONFIG, periln_form="plain_embedding")
+    assert_close(encode("periln", plain, peri), encode("sandwich", state=peri))
 
 
 def test_inner_norms_left_out_are_pre_ln() -> None:
-    subln, normformer = random_state("subln", "encoder"), random_state("normformer", "encoder")
+    resscale = replace(CONFIG, normformer_resscale=True)
+    subln, normformer = random_state("subln", "encoder"), random_state("normformer", "encoder", resscale)
     expected = encode("preln_final", state=subln)
     assert_close(without("subln", "inner_norm", "ffn_layernorm", state=subln), expected)
     for name in "inner_norm", "ffn_layernorm":
         assert not torch.allclose(without("subln", name, state=subln), expected)
     plain = set_all(set_all(normformer, "head_scale", 0), "skip_scale", 0)
     expected = encode("preln_final", state=normformer)
-    assert_close(without("normformer", "out_norm", "ffn_layernorm", state=plain), expected)
+    inner = "out_norm", "ffn_layernorm"
+    for config in CONFIG, resscale:
+        assert_close(without("normformer", *inner, state=plain, config=config), expected)
     for state in set_all(normformer, "head_scale", 0), set_all(normformer, "skip_scale", 0):
-        assert not torch.allclose(without("normformer", "out_norm", "ffn_layernorm", state=state), expected)
+        assert not torch.allclose(without("normformer", *inner, state=state, config=resscale), expected)
+    assert_close(without("normformer", *inner, state=set_all(normformer, "head_scale", 0)), expected)  # no ResScale
 
 
 def test_normformer_scales_heads_before_the_output_projection() -> None:
@@ -446,12 +517,56 @@ def test_normformer_scales_heads_before_the_output_projection() -> None:
     assert_close(encode("normformer", state=folded), encode("normformer", state=state))
 
 
-def test_hybridnorm_without_any_norm_is_tfixup() -> None:
-    state = random_state("hybridnorm", "encoder")
+@pytest.mark.parametrize("form", ["published", "star", "full_width"])
+def test_hybridnorm_without_any_norm_is_tfixup(form: str) -> None:
+    config = replace(CONFIG, hybridnorm_form=form)
+    state = random_state("hybridnorm", "encoder", config)
     norms = ("q_norm", "k_norm", "v_norm", "self_attn_layer_norm", "layer_norm")
-    assert_close(without("hybridnorm", *norms, state=state), encode("tfixup", state=state))
+    norms += ("final_layer_norm",) if form == "star" else ()
+    assert_close(without("hybridnorm", *norms, state=state, config=config), encode("tfixup", state=state))
     for name in norms:
-        assert not torch.allclose(without("hybridnorm", name, state=state), encode("hybridnorm", state=state))
+        assert not torch.allclose(
+            without("hybridnorm", name, state=state, config=config), encode("hybridnorm", config, state)
+        )
+
+
+def test_hybridnorm_norms_each_head_alone() -> None:
+    """Of one head it is the full width's; of two, torch's norm of each half of q, k and v, with the same weights."""
+    one, wide = (Config(heads=1, hybridnorm_form=form) for form in ("published", "full_width"))
+    state = random_state("hybridnorm", "encoder", one)
+    assert state.keys() == random_state("hybridnorm", "encoder", wide).keys()
+    assert_close(encode("hybridnorm", one, state), encode("hybridnorm", wide, state))
+    state, x = random_state("hybridnorm", "encoder"), values(BATCH, LENGTH, WIDTH)
+    layer = oracle.Layer(oracle.Stack("encoder", state, CONFIG), 1)
+    half, heads = WIDTH // 2, []
+    for columns in slice(0, half), slice(half, WIDTH):
+        q, k, v = (
+            torch.nn.functional.layer_norm(
+                layer.linear(f"self_attn.{role}_proj", x)[..., columns],
+                (half,),
+                layer[f"self_attn.{role}_norm.weight"],
+                layer[f"self_attn.{role}_norm.bias"],
+            )
+            for role in "qkv"
+        )
+        heads.append(torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    expected = layer.linear("self_attn.out_proj", torch.cat(heads, -1))
+    assert_close(layer.attention("self_attn", x, qkv_norms="head")[0], expected)
+
+
+def test_hybridnorm_star_differs_in_its_first_layer_alone() -> None:
+    """The layers above it are as published; its first is Pre-LN but for the norms of q, k and v."""
+    star, x = replace(CONFIG, hybridnorm_form="star"), values(BATCH, LENGTH, WIDTH)
+    state = random_state("hybridnorm", "encoder", star)
+    assert {name for name in state if name not in random_state("hybridnorm", "encoder")} == {
+        f"layers.0.final_layer_norm.{kind}" for kind in ("weight", "bias")
+    }
+    layers = (oracle.Stack("encoder", state, config).layers for config in (star, CONFIG))
+    outputs = ([oracle.hybridnorm_layer(layer, x) for layer in stack] for stack in layers)
+    assert [torch.allclose(y, z) for y, z in zip(*outputs, strict=True)] == [False, True, True]
+    bare = replace(star, without=frozenset(("q_norm", "k_norm", "v_norm")))
+    first = oracle.Stack("encoder", state, bare).layers[0]
+    assert_close(oracle.hybridnorm_layer(first, x), oracle.preln_layer(first, x))
 
 
 def identity_history() -> Tensor:

@@ -6,8 +6,8 @@ from written_runs import inner, valid, write_cell, write_evaluation
 
 from fairseq_lnplace.report import curves
 from fairseq_lnplace.report.curves import Line, line_of, metrics_of
-from fairseq_lnplace.report.groups import Group, grouped
-from fairseq_lnplace.report.runs import TrainedRun, read_run
+from fairseq_lnplace.runs.groups import Group, grouped
+from fairseq_lnplace.runs.trained_run import TrainedRun, read_run
 
 
 def line(group: Group, name: str, unit: str = "updates", lines: int = 1) -> Line:

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from written_runs import write_cell
 
-from fairseq_lnplace.experiments.training_log import TrainingLog
-from fairseq_lnplace.report.groups import Group, Spread, common_options, differing_options, grouped
-from fairseq_lnplace.report.runs import TrainedRun, read_runs
+from fairseq_lnplace.runs.groups import Group, Spread, common_options, differing_options, grouped
+from fairseq_lnplace.runs.trained_run import TrainedRun, read_runs
+from fairseq_lnplace.runs.training_log import TrainingLog
 
 
 def a_run(name: str, seed: int = 1, command: str = "", state: str = "finished", **options: object) -> TrainedRun:

@@ -5,10 +5,10 @@ from written_runs import write_cell, write_depth, write_layer_stats
 
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.report import layers
-from fairseq_lnplace.report.groups import Group, Spread, grouped
 from fairseq_lnplace.report.layers import Panel, positions_of, trained_panels
 from fairseq_lnplace.report.measured import depth_rows, measured_panels, read_measured
-from fairseq_lnplace.report.runs import read_runs
+from fairseq_lnplace.runs.groups import Group, Spread, grouped
+from fairseq_lnplace.runs.trained_run import read_runs
 
 
 @pytest.fixture

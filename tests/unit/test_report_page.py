@@ -8,7 +8,7 @@ from written_runs import inner, valid, write_cell, write_depth, write_evaluation
 from fairseq_lnplace.cli import main
 from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.report.page import Judgement, Published, build, write
-from fairseq_lnplace.report.runs import read_runs
+from fairseq_lnplace.runs.trained_run import read_runs
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 from written_runs import COMMAND, DONE, inner, valid, write_cell, write_evaluation, write_layer_stats
 
 from fairseq_lnplace.errors import LnplaceError
-from fairseq_lnplace.report.options import options_of, placement_of
-from fairseq_lnplace.report.records import Evaluation
-from fairseq_lnplace.report.runs import read_run, read_runs
+from fairseq_lnplace.runs.options import options_of, placement_of
+from fairseq_lnplace.runs.records import Evaluation
+from fairseq_lnplace.runs.trained_run import read_run, read_runs
 
 # What fairseq logs first, of today's models and of older ones.
 CONFIG = (

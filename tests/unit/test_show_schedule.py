@@ -55,7 +55,7 @@ def test_a_picture_is_written_in_the_format_of_its_name(
     ("words", "sentence"),
     [
         (["linear"], "`schedule` must be one of cosine"),
-        (["inverse_sqrt", "--warmup-updates", "0"], "division by zero"),
+        (["inverse_sqrt", "--warmup-updates", "0"], "`--warmup-updates` must be at least 1 with inverse_sqrt"),
         (["inverse_sqrt_nowarmup", "--hold-updates", "-1"], "`--hold-updates` must be"),
         (["epoch_drop", "--compare", "nonsense"], "`schedule` must be"),
         (["epoch_drop", "--plot", "picture.doc"], "`--plot` must be"),

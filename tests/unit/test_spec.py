@@ -8,18 +8,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fairseq import options as fairseq_options
-from helpers import dictionary, task_of
+from helpers import dictionary, task_of, tiny_model
 from torch.nn.functional import layer_norm
 
 from fairseq_lnplace import placements
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.layers.streams import Batch, Streams
 from fairseq_lnplace.placements.methods import METHODS
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
 from fairseq_lnplace.placements.spec import Gains, Layer, Placement, Position, Scale, Slots
@@ -112,23 +113,31 @@ def test_an_option_without_its_method_is_refused(name: str) -> None:
 
 
 def test_every_option_reaches_its_method() -> None:
-    """A value of an option changes a constant, a form, or what a layer is built from."""
+    """A value of an option, and each form, changes a constant, or what a stack or a layer is built from."""
     position = Position("encoder", 2, 6, 6)
 
     def numbers(method: Placement, **given: Any) -> str:
         options = method_options(method.name, method.options, given)
         form = method.resolved(options)
-        of_stack = (form.lower_layers, form.mean_scores, form.second_stream, form.gains.value)
+        gains = (getattr(form.gains, gain.name) for gain in fields(Gains) if gain.name != "cross_attention")
+        of_stack = (form.lower_layers, form.mean_scores, form.second_stream, *gains)
         of_layer = [s.start for slots in form.layer.slots for s in (slots.skip_scale, slots.branch_scale)]
         constants = [constant(position, options) for constant in (*of_stack, *of_layer) if constant is not None]
         scheduled = [options[s.scheduled] for slots in form.layer.slots for s in (slots.branch_scale,) if s.scheduled]
-        return f"{constants} {scheduled} {form.history}"
+        built = [form.at(replace(position, layer=layer), options) for layer in (1, 2)]
+        return f"{constants} {scheduled} {form.history} {form.embedding_norm} {built}"
 
-    others = {"dlcl_form": "post", "realformer_mean": True, "b2t_rescaled_init": True, "branchnorm_updates": 7}
+    def others(name: str) -> list[Any]:
+        option = METHOD_OPTIONS[name]
+        if option.choices:
+            return [choice for choice in option.choices if choice != option.default]
+        return [True if option.kind is bool else 7 if option.kind is int else 0.9]
+
     for method in METHODS:
         for name in method.options:
             if name != "admin_profile_batches":  # read by the stack's profile
-                assert numbers(method) != numbers(method, **{name: others.get(name, 0.9)}), name
+                found = {numbers(method), *(numbers(method, **{name: value}) for value in others(name))}
+                assert len(found) == 1 + len(others(name)), name
 
 
 def test_an_unknown_placement_is_told_the_names() -> None:
@@ -165,7 +174,7 @@ def test_a_method_from_outside_is_built_and_computes_its_equation() -> None:
     x = torch.randn(2, 3, 8, dtype=torch.float64)
     seen: list[torch.Tensor] = []
     layer.self_attn.register_forward_hook(lambda module, args, output: seen.extend([args[0], output[0]]))
-    actual, *_ = layer(x)
+    actual = layer(Streams(x), Batch()).x
     attention_input, attended = seen
     h = x + attended / 6**0.5
     torch.testing.assert_close(attention_input, layer_norm(x, [8]))
@@ -215,3 +224,10 @@ def test_the_readme_shows_the_method_that_is_tested_here() -> None:
     if not README.exists():
         pytest.skip("no README yet")
     assert f"```python\n{OWN}```" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize("placement", ["admin", "tfixup"])
+def test_the_authors_gains_go_on_an_xavier_start(placement: str) -> None:
+    """fairseq's own start has the gain of 1/sqrt(2) by itself."""
+    with pytest.raises(LnplaceError, match=f"`--init` must be xavier with --{placement}-form authors"):
+        tiny_model(placement, init="fairseq", **{f"{placement}_form": "authors"})

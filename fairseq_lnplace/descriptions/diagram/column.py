@@ -142,9 +142,10 @@ class Column:
 
     def history(self) -> None:
         """Draw the sum over the layers below that the next layer, or the stack's end, reads."""
-        form = "Σ W·LN(y)" if self.placement.history == "pre" else "LN(Σ W·y)"
+        forms = {"pre": ("norm", "Σ W·LN(y)"), "post": ("norm", "LN(Σ W·y)"), "dense": ("scale", "Σ a·y")}
+        kind, text = forms[self.placement.history]
         y = self.rise(0.45)
-        self.pen.box(self.x, y, "norm", form, 1.5)
+        self.pen.box(self.x, y, kind, text, 1.5)
         self.pen.line((self.at(INNER), y - 0.4), (self.at(INNER), y), (self.at(-0.75), y), color=EXTRA, dashed=True)
         self.rise(0.5)
 

@@ -48,4 +48,6 @@ class EpochDrop(FairseqLRScheduler):  # type: ignore[misc]
 
     def step_begin_epoch(self, epoch: int) -> None:
         """Set the learning rate of ``epoch``, counted from 1."""
-        self.optimizer.set_lr(dropped(epoch, single_lr(self.cfg.lr), self.cfg.drop_factor, self.cfg.drop_epochs))
+        self.optimizer.set_lr(
+            dropped(epoch, single_lr(self.cfg.lr), self.cfg.drop_factor, drop_epochs=self.cfg.drop_epochs)
+        )

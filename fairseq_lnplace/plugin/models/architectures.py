@@ -28,11 +28,11 @@ def transformer_size(dim: int, ffn: int, heads: int, layers: int, **others: Any)
 
 # suffix -> preset; sizes as of stock fairseq's architectures of these names
 TRANSFORMER_SIZES: dict[str, dict[str, Any]] = {
-    "": transformer_size(512, 2048, 8, 6),
-    "_tiny": transformer_size(128, 512, 4, 3),
-    "_iwslt_de_en": transformer_size(512, 1024, 4, 6),
-    "_wmt_en_de": transformer_size(512, 2048, 8, 6),
-    "_wmt_en_de_big": transformer_size(1024, 4096, 16, 6, dropout=0.3, attention_dropout=0.1),
+    "": transformer_size(512, 2048, 8, layers=6),
+    "_tiny": transformer_size(128, 512, 4, layers=3),
+    "_iwslt_de_en": transformer_size(512, 1024, 4, layers=6),
+    "_wmt_en_de": transformer_size(512, 2048, 8, layers=6),
+    "_wmt_en_de_big": transformer_size(1024, 4096, 16, layers=6, dropout=0.3, attention_dropout=0.1),
 }
 
 
@@ -48,9 +48,9 @@ def lm_size(dim: int, ffn: int, heads: int, layers: int, **others: Any) -> dict[
 
 
 LM_SIZES: dict[str, dict[str, Any]] = {
-    "": lm_size(512, 2048, 8, 6),
-    "_tiny": lm_size(128, 512, 4, 3),
-    "_gpt2_small": lm_size(1024, 4096, 16, 24, dropout=0.1, attention_dropout=0.1, activation_fn="gelu"),
+    "": lm_size(512, 2048, 8, layers=6),
+    "_tiny": lm_size(128, 512, 4, layers=3),
+    "_gpt2_small": lm_size(1024, 4096, 16, layers=24, dropout=0.1, attention_dropout=0.1, activation_fn="gelu"),
 }
 
 
@@ -65,9 +65,9 @@ def bert_size(dim: int, ffn: int, heads: int, layers: int) -> dict[str, Any]:
 
 
 BERT_SIZES: dict[str, dict[str, Any]] = {
-    "": bert_size(768, 3072, 12, 12),
-    "_base": bert_size(768, 3072, 12, 12),
-    "_tiny": bert_size(128, 512, 4, 3),
+    "": bert_size(768, 3072, 12, layers=12),
+    "_base": bert_size(768, 3072, 12, layers=12),
+    "_tiny": bert_size(128, 512, 4, layers=3),
 }
 
 

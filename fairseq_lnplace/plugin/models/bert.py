@@ -66,7 +66,7 @@ class BertEncoder(RobertaEncoder):  # type: ignore[misc]
         nested = nested_config(cfg, BertLNPlaceConfig, self.method)
         nested.checkpoint_activations = bool(cfg.checkpoint_activations or cfg.offload_activations)
         nested.max_source_positions = cfg.max_positions
-        return TransformerEncoder(nested, dictionary, embed_tokens, self.method.stack("encoder"))
+        return TransformerEncoder(nested, dictionary, embed_tokens, spec=self.method.stack("encoder"))
 
 
 @register_model(MODEL, dataclass=BertLNPlaceConfig)

@@ -115,6 +115,9 @@ def check_common(cfg: Any, method: Method) -> None:
     """
     if getattr(cfg, "no_decoder_final_norm", None) and method.placement.final_norm:
         raise LnplaceError("`--no-decoder-final-norm` must be left out; the placement without final norm is preln")
+    if cfg.init == "fairseq" and method.options.get(method.placement.form_option) == "authors":
+        form = flag(method.placement.form_option)
+        raise must_be("--init", f"xavier with {form} authors, whose gain it has by itself", "fairseq")
     if method.placement.history != "none" and trained_layers_text(method):
         raise LnplaceError(
             f"`layers-to-keep` must be left out with {method.placement.name}, where a layer reads all others"

@@ -60,7 +60,9 @@ class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type:
         nested = nested_config(cfg, TransformerLMLNPlaceConfig, method)
         nested.checkpoint_activations = bool(cfg.checkpoint_activations or cfg.offload_activations)
         embed_tokens = build_embedding(cfg, task)
-        decoder = TransformerDecoder(nested, task.target_dictionary, embed_tokens, method.stack("decoder"), True)
+        decoder = TransformerDecoder(
+            nested, task.target_dictionary, embed_tokens, spec=method.stack("decoder"), no_encoder_attn=True
+        )
         model = cls(decoder, method)
         initialise(model, cfg.init)
         embeddings = [each for each in embed_tokens.modules() if isinstance(each, nn.Embedding)]  # adaptive: one a band

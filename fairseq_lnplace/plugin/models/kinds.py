@@ -39,10 +39,10 @@ KINDS = {
         "transformer",
         False,
         {"encoder": "encoder", "decoder": "decoder"},
-        {"share_all_embeddings": False, "share_decoder_input_output_embed": False},
+        untie={"share_all_embeddings": False, "share_decoder_input_output_embed": False},
     ),
-    LM: Kind("transformer_lm", True, {"decoder": "decoder"}, {"share_decoder_input_output_embed": False}),
-    BERT: Kind("roberta", False, {"encoder": "encoder.sentence_encoder"}, {"untie_weights_roberta": True}),
+    LM: Kind("transformer_lm", True, {"decoder": "decoder"}, untie={"share_decoder_input_output_embed": False}),
+    BERT: Kind("roberta", False, {"encoder": "encoder.sentence_encoder"}, untie={"untie_weights_roberta": True}),
 }
 
 

@@ -70,11 +70,11 @@ class Method:
             self.placement,
             self.options,
             side,
-            list(self.encoder_layers if encoder else self.decoder_layers),
-            self.encoder_depth,
-            self.decoder_depth,
-            self.norm_type if encoder else self.decoder_norm_type,
-            self.cross,
+            layers=list(self.encoder_layers if encoder else self.decoder_layers),
+            encoder_layers=self.encoder_depth,
+            decoder_layers=self.decoder_depth,
+            norm_type=self.norm_type if encoder else self.decoder_norm_type,
+            cross=self.cross,
         )
 
     @property

@@ -70,14 +70,16 @@ class TransformerLNPlaceModel(MethodModel, TransformerModelBase):  # type: ignor
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerEncoder:
         """Return the encoder."""
-        return TransformerEncoder(cfg, src_dict, embed_tokens, cfg.method.stack("encoder"))
+        return TransformerEncoder(cfg, src_dict, embed_tokens, spec=cfg.method.stack("encoder"))
 
     @classmethod
     def build_decoder(
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerDecoder:
         """Return the decoder."""
-        return TransformerDecoder(cfg, tgt_dict, embed_tokens, cfg.method.stack("decoder"), cfg.no_cross_attention)
+        return TransformerDecoder(
+            cfg, tgt_dict, embed_tokens, spec=cfg.method.stack("decoder"), no_encoder_attn=cfg.no_cross_attention
+        )
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare for generation: attention weights are computed only where the command asks for alignments."""

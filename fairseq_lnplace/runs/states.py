@@ -6,7 +6,7 @@ import fcntl
 import re
 from pathlib import Path
 
-from fairseq_lnplace.experiments.training_log import TrainingLog, gave_up, last_line
+from fairseq_lnplace.runs.training_log import TrainingLog, gave_up, last_line
 
 __all__ = ["state_of_cell", "state_of_log"]
 

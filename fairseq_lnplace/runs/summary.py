@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_lnplace.experiments.training_log import Row
-from fairseq_lnplace.report.groups import Group
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.training_log import Row
+from fairseq_lnplace.runs.groups import Group
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 __all__ = ["Column", "accuracy", "as_rows", "best_validation", "columns_of", "headline", "signatures_of"]
 

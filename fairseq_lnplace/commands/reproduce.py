@@ -1,6 +1,6 @@
 """Reproduces one of the papers' experiments from its grid.
 
-    python -m fairseq_lnplace.experiments.reproduce EXPERIMENT --root REPOSITORY [OPTIONS] [-- FAIRSEQ-TRAIN-OPTIONS]
+    python -m fairseq_lnplace.commands.reproduce EXPERIMENT --root REPOSITORY [OPTIONS] [-- FAIRSEQ-TRAIN-OPTIONS]
 
 `scripts/reproduce.sh` does the set-up and calls this. An experiment is a file NAME.yaml in this folder; `grid.py` tells
 its form.

@@ -1,6 +1,6 @@
 """The quick start: Pre-LN without warm-up against Post-LN without and with it, on one machine, within minutes.
 
-    python -m fairseq_lnplace.experiments.quickstart --data DIR [--fast] [-- FAIRSEQ-TRAIN-OPTIONS]
+    python -m fairseq_lnplace.commands.quickstart --data DIR [--fast] [-- FAIRSEQ-TRAIN-OPTIONS]
 
 `scripts/quickstart.sh` makes the data and calls this.
 """
@@ -28,7 +28,7 @@ from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
 from fairseq_lnplace.experiments.runner import Run, plan
 from fairseq_lnplace.experiments.script import check_positive, earlier_cost, exit_status, own_and_extra
 from fairseq_lnplace.files import new_file, write_json
-from fairseq_lnplace.report.runs import TrainedRun, read_run
+from fairseq_lnplace.runs.trained_run import TrainedRun, read_run
 from fairseq_lnplace.versions import versions
 
 __all__ = ["main"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_lnplace.report.runs import TrainedRun
+from fairseq_lnplace.runs.trained_run import TrainedRun
 
 __all__ = ["Group", "Spread", "common_options", "differing_options", "grouped"]
 

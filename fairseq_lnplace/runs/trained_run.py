@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_lnplace.errors import LnplaceError, must_be
-from fairseq_lnplace.experiments.training_log import TrainingLog, read_log
-from fairseq_lnplace.report.options import logged_options, options_of, placement_of
-from fairseq_lnplace.report.records import Evaluation, read_evaluations, read_json
-from fairseq_lnplace.report.states import state_of_cell, state_of_log
+from fairseq_lnplace.runs.training_log import TrainingLog, read_log
+from fairseq_lnplace.runs.options import logged_options, options_of, placement_of
+from fairseq_lnplace.runs.records import Evaluation, read_evaluations, read_json
+from fairseq_lnplace.runs.states import state_of_cell, state_of_log
 
 __all__ = ["TrainedRun", "read_run", "read_runs"]
 
