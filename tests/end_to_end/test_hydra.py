@@ -185,7 +185,7 @@ def test_what_fairseq_train_makes_of_the_command_line() -> None:
 
 @pytest.mark.slow
 def test_fairseq_hydra_train(tmp_path: Path) -> None:
-    """A real run of two updates on the toy corpus; then `fairseq-generate` reads its checkpoint."""
+    """Two updates on the toy corpus, by a relative user directory; then `fairseq-generate` reads the checkpoint."""
     toy = Path(__file__).parents[2] / "data" / "toy"
     bin_folder, user_dir = Path(sys.executable).parent, Path(fairseq_lnplace.__file__).parent
 
@@ -203,7 +203,12 @@ def test_fairseq_hydra_train(tmp_path: Path) -> None:
     call("fairseq-preprocess", "-s", "de", "-t", "en", "--trainpref=train", "--validpref=valid", "--destdir=bin")
     size = ["encoder_embed_dim=16", "encoder_ffn_embed_dim=24", "encoder_attention_heads=2", "encoder_layers=1"]
     call(
-        *("fairseq-hydra-train", f"common.user_dir={user_dir}", "common.cpu=true", f"task.data={tmp_path}/bin"),
+        *(
+            "fairseq-hydra-train",
+            f"common.user_dir={os.path.relpath(user_dir, tmp_path)}",
+            "common.cpu=true",
+            f"task.data={tmp_path}/bin",
+        ),
         *("task=translation", "+task.source_lang=de", "+task.target_lang=en", "+model._name=transformer_deepnorm_tiny"),
         *(f"+model.{each}" for each in size),
         *("+lr_scheduler._name=inverse_sqrt_nowarmup", "+optimizer._name=adam", "optimization.lr=[0.001]"),

@@ -103,6 +103,42 @@ def test_installed_and_as_a_checkout_at_once(tmp_path: Path) -> None:
     assert python("import fairseq_lnplace" + ASK.format(user_dir=str(link)), tmp_path) == ""
 
 
+TRAIN = """
+import sys
+sys.argv = ['fairseq-train', 'data', '--user-dir', {user_dir!r}, '--arch', 'transformer_postln']
+from fairseq_cli.train import cli_main
+cli_main()
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import fairseq_lnplace"], ids=["user dir first", "package first"])
+def test_by_a_link_of_another_name(first: str, tmp_path: Path) -> None:
+    (tmp_path / "placements").symlink_to(PACKAGE)
+    assert python(first + ASK.format(user_dir=str(tmp_path / "placements")), tmp_path) == ""
+
+
+def test_a_copy_of_another_name(tmp_path: Path) -> None:
+    copy = tmp_path / "my_plugin"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    said = python("import fairseq_lnplace" + TRAIN.format(user_dir=str(copy)), tmp_path, status=1)
+    assert said.count("\n") == 1
+    assert (
+        f"`--user-dir` must be {PACKAGE}, where fairseq_lnplace is imported from, but is another copy: {copy}" in said
+    )
+
+
+def test_another_package_of_the_name(tmp_path: Path) -> None:
+    """It comes first on the path; fairseq works nevertheless, and who asks for this package is told."""
+    (tmp_path / "fairseq_lnplace").mkdir()
+    (tmp_path / "fairseq_lnplace" / "__init__.py").write_text("")
+    pth = f"exec(open({str(PACKAGE / 'fairseq_lnplace.pth')!r}).read())\n"
+    path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
+    assert python(pth + "import fairseq.models", tmp_path, path=path) == ""
+    said = python(pth + TRAIN.format(user_dir="fairseq_lnplace"), tmp_path, status=1, path=path)
+    assert said.count("\n") == 1
+    assert "`fairseq_lnplace` must be this package, but another of its name comes first on Python's path" in said
+
+
 def test_from_a_folder_of_the_packages_name(tmp_path: Path) -> None:
     """As a clone has it, where fairseq asks without a user directory."""
     clone = tmp_path / "fairseq_lnplace"

@@ -154,6 +154,19 @@ print(1000 * (process_time() - start))
     assert min(float(run(code, hook=False).stdout) for _ in range(5)) < 5.0
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 takes such defaults anyway")
+def test_the_hook_repairs_beside_another_package_of_the_name(tmp_path: Path) -> None:
+    fake_fairseq(tmp_path, FAULTY)
+    (tmp_path / "fairseq_lnplace").mkdir()
+    (tmp_path / "fairseq_lnplace" / "__init__.py").write_text("raise ValueError('nobody asked for it')")
+    done = run(REPORT, tmp_path)
+    assert (done.stdout, done.stderr) == ("7 8 2\n", "")
+    (tmp_path / "later" / "fairseq_lnplace").mkdir(parents=True)
+    (tmp_path / "later" / "fairseq_lnplace" / "__init__.py").write_text("")  # known before this one by what runs next
+    done = run(f"import sys; sys.path.insert(0, {str(tmp_path / 'later')!r})\n" + REPORT, tmp_path)
+    assert (done.stdout, done.stderr) == ("7 8 2\n", "")
+
+
 def test_the_hook_is_silent_where_the_package_is_gone() -> None:
     code = f"import sys; sys.path[:] = [p for p in sys.path if p != {str(PACKAGE.parent)!r}]\n"
     done = run(code + f"exec(open({str(PTH)!r}).read())\nimport json", hook=False)

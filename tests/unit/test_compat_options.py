@@ -12,14 +12,16 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
+from fairseq.tasks.multilingual_masked_lm import MultiLingualMaskedLMTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.semisupervised_translation import SemisupervisedTranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
-from helpers import arguments, tiny_model, tiny_task, tiny_trainer
+from helpers import arguments, dictionary, tiny_model, tiny_trainer
 
 from fairseq_lnplace.compat.options import STARTED
 from fairseq_lnplace.compat.tasks import check_model
 from fairseq_lnplace.errors import LnplaceError
+from fairseq_lnplace.plugin.models.bert import BertLNPlaceModel
 
 
 def parsed(*words: str) -> Namespace:
@@ -77,13 +79,11 @@ def test_blocks_longer_than_the_model(kind: str, placement: str, name: str) -> N
     tiny_model(placement, kind, tokens_per_sample=64, sample_break_mode="eos", **{name: 16})
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["args", "cfg"])
-def test_positions_follow_the_tasks_blocks(old: bool) -> None:
-    """The older tasks, as multilingual_masked_lm, keep their options as `args`."""
-    task, args = tiny_task("bert"), arguments("bert_postln", "bert", tokens_per_sample=24)
-    task.args, task.cfg = (args, None) if old else (None, args)
-    del args.max_positions
-    assert task.build_model(args).max_positions() == 24
+def test_positions_follow_the_blocks_of_an_old_task() -> None:
+    """The older tasks keep their options as `args`, and not as `cfg`."""
+    args = arguments("bert_postln", "bert", tokens_per_sample=24)
+    task = MultiLingualMaskedLMTask(args, dictionary())
+    assert BertLNPlaceModel.build_model(args, task).max_positions() == 24
 
 
 @pytest.mark.parametrize(

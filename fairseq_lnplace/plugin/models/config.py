@@ -159,7 +159,7 @@ def check_common(cfg: Any, method: Method) -> None:
 
 def options_of(task: Any) -> Any:
     """Return a task's own options: fairseq's older tasks keep them as ``args``, the others as ``cfg``."""
-    return getattr(task, "args", None) or task.cfg
+    return task.args if task.cfg is None else task.cfg
 
 
 def check_blocks(task: Any, positions: int, name: str) -> None:
