@@ -311,16 +311,15 @@ def test_parameter_names_and_shapes_are_the_models(name: str, given: dict[str, A
 def count(formula: str, layers: int) -> int:
     sizes = {"": 1, "d": 8, "f": 12, "H": 2, "d/H": 4, "(L+1)²": (layers + 1) ** 2}
     sizes["L(L+3)/2"] = layers * (layers + 3) // 2
-    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|L\(L\+3\)/2|d/H|[dfH]?)(?: |$)", formula)
+    sizes["Σ(⌊l/k⌋+1)"] = sum(row // 2 + 1 for row in range(2, layers + 1, 2))  # k = p = 2
+    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|L\(L\+3\)/2|Σ\(⌊l/k⌋\+1\)|d/H|[dfH]?)(?: |$)", formula)
     assert formula == "0" or len(terms) == len(formula.split()), formula
     return sum((1 if sign == "+" else -1) * int(number or 1) * sizes[size] for sign, number, size in terms)
 
 
 @FORMS
 def test_extra_parameters_add_up(name: str, given: dict[str, Any]) -> None:
-    if name == "denseformer":
-        given = {}  # the formula is that of the defaults
-    extra = extra_parameters(form_of(name, **given)[0])
+    extra = extra_parameters(*form_of(name, **given))
     total = sum(parameter.numel() for parameter in tiny_model(name, **given).parameters())
     postln = sum(parameter.numel() for parameter in tiny_model("postln").parameters())
     layers = 0
