@@ -606,7 +606,7 @@ def denseformer_stack(stack: Stack, x: Tensor) -> Tensor:
     """
     k, p, L = stack.config.denseformer_dilation, stack.config.denseformer_period, stack.depth
     learned = [(row, j) for row in range(1, L + 1) for j in denseformer_terms(row, k, p)]
-    differences = dict(zip(learned, stack.state["history.weight"], strict=True))
+    differences = dict(zip(learned, stack.state.get("history.weight", []), strict=True))
     outputs = [x]
     for layer in stack.layers:
         row = layer.number
@@ -716,5 +716,6 @@ def parameters(
             norm(f"history.norms.{k}")
     if method == "denseformer":
         k, p = config.denseformer_dilation, config.denseformer_period
-        shapes["history.weight"] = (sum(len(denseformer_terms(row, k, p)) for row in range(1, L + 1)),)
+        if weights := sum(len(denseformer_terms(row, k, p)) for row in range(1, L + 1)):
+            shapes["history.weight"] = (weights,)
     return shapes

@@ -44,6 +44,7 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             {"denseformer_dilation": 2},
             {"denseformer_period": 2},
             {"denseformer_dilation": 2, "denseformer_period": 2},
+            {"denseformer_period": 3},  # deeper than the decoder, in which nothing is averaged
         )
     ),
     ("normformer", {"normformer_resscale": True}, {"normformer_resscale": True}),
