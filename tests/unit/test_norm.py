@@ -79,8 +79,6 @@ def test_weight_decay_pulls_towards_the_published_start(kind: str) -> None:
 
 
 @every_squash
-<<<<<<< HEAD
-=======
 def test_everything_in_it_is_trained(kind: str) -> None:
     norm, x = filled(kind).double(), values().double().requires_grad_()
     own = dict(norm.named_parameters())
@@ -95,7 +93,6 @@ def test_everything_in_it_is_trained(kind: str) -> None:
 
 
 @every_squash
->>>>>>> helper-i
 def test_torchscript(kind: str) -> None:
     norm = filled(kind)
     assert torch.equal(torch.jit.script(norm)(values()), norm(values()))
