@@ -37,8 +37,10 @@ METHOD_OPTIONS: dict[str, MethodOption] = {
     "dsinit_exponent": MethodOption(float, 0.5, "DS-Init's exponent: 0.5 as in the paper, 0.25 as in its code", 0.0),
     "layerscale_init": MethodOption(float, None, "LayerScale's start (default: by depth, 0.1, 1e-5 or 1e-6)", 0.0),
     "dlcl_form": MethodOption(str, "pre", "DLCL's form: pre or post", choices=("pre", "post")),
-    "denseformer_dilation": MethodOption(int, 1, "DenseFormer's dilation: every which earlier output is averaged", 1),
-    "denseformer_period": MethodOption(int, 1, "DenseFormer's period: behind every which layer they are averaged", 1),
+    "denseformer_dilation": MethodOption(int, 1, "DenseFormer's dilation k: every k-th output below is averaged", 1),
+    "denseformer_period": MethodOption(
+        int, 1, "DenseFormer's period p: outputs are averaged behind every p-th layer", 1
+    ),
     "admin_form": MethodOption(
         str,
         "paper",

@@ -69,8 +69,8 @@ class BeamSearchGenerator(SequenceGenerator):  # type: ignore[misc]
         for step in range(longest + 1):
             log_probs, attention = self.next_log_probs(beam.tokens, encoded, states)
             beam.see(attention)
-            log_probs = self.allowed(log_probs, beam, step, longest=longest)
-            best = best_continuations(log_probs, beam.scores[:, -1], beam.sentences.numel(), count=2 * size)
+            log_probs = self.allowed(log_probs, beam, step, longest)
+            best = best_continuations(log_probs, beam.scores[:, -1], beam.sentences.numel(), 2 * size)
             is_end = best.words.eq(self.eos) & best.totals.ne(-math.inf)
             for sentence, score, hypothesis in self.endings(beam, best, is_end):
                 finished[sentence].append((score, hypothesis))

@@ -15,6 +15,7 @@ from fairseq import trainer
 from fairseq_lnplace.errors import flag, must_be
 from fairseq_lnplace.plugin.first_not_finite import FirstNotFinite
 from fairseq_lnplace.plugin.layer_stats import install
+from fairseq_lnplace.plugin.models.config import check_blocks
 from fairseq_lnplace.plugin.models.method import MethodModel
 
 __all__ = ["watch_layers"]
@@ -28,9 +29,12 @@ def watch_layers() -> None:
     trainers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by the id of the model that each trains
 
     @wraps(init)
-    def init_and_watch(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_options(args[0])
-        init(self, *args, **kwargs)
+    def init_and_watch(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        check_options(cfg)
+        positions = model.max_positions()
+        if isinstance(model, MethodModel) and isinstance(positions, int):
+            check_blocks(task, positions, "max_positions" if "max_positions" in cfg.model else "max_target_positions")
+        init(self, cfg, task, model, *args, **kwargs)
         if isinstance(self.get_model(), MethodModel):
             trainers[id(self.get_model())] = self
         if every := getattr(self.cfg.model, "log_layer_stats", None):

@@ -61,7 +61,7 @@ def _only(positions: Tensor, projection: nn.Module) -> Iterator[None]:
 def _into_loss(target: Tensor, smoothing: float, projection: nn.Module) -> Iterator[None]:
     """Let ``projection`` return the loss of the features that it is given (see `projected_loss`), and no logits."""
     weight: Tensor = projection.weight  # type: ignore[assignment]
-    projection.forward = lambda features: projected_loss(features, weight, target, smoothing=smoothing)
+    projection.forward = lambda features: projected_loss(features, weight, target, smoothing)
     try:
         yield
     finally:

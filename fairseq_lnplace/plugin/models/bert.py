@@ -16,7 +16,6 @@ from fairseq_lnplace.plugin.models.architectures import BERT_SIZES, fill_in, reg
 from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
-    check_blocks,
     check_common,
     check_side,
     nested_config,
@@ -96,7 +95,6 @@ class BertLNPlaceModel(MethodModel, RobertaModel):  # type: ignore[misc]
         method = Method.from_config(cfg, cfg.encoder_layers, 0)
         check_side(cfg, method, "encoder")
         check_common(cfg, method)
-        check_blocks(task, cfg.max_positions, "max_positions")
         apply_pruning(cfg, method)
         write_back(cfg)
         with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():  # RobertaEncoder writes into it

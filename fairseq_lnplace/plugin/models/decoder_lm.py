@@ -17,7 +17,6 @@ from fairseq_lnplace.plugin.models.config import (
     DEFAULTS,
     apply_pruning,
     check_adaptive_softmax,
-    check_blocks,
     check_common,
     check_side,
     nested_config,
@@ -49,7 +48,6 @@ class TransformerLMLNPlaceModel(MethodModel, TransformerLanguageModel):  # type:
         method = Method.from_config(cfg, 0, cfg.decoder_layers)
         check_side(cfg, method, "decoder")
         check_common(cfg, method)
-        check_blocks(task, cfg.max_target_positions, "max_target_positions")
         check_adaptive_softmax(cfg, len(task.target_dictionary))
         if cfg.adaptive_input and cfg.quant_noise_pq:
             raise must_be("--quant-noise-pq", "0 with --adaptive-input", cfg.quant_noise_pq)
