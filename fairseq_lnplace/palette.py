@@ -30,6 +30,7 @@ COLOURS = {
     "dsinit": "#003C30",
     "layerscale": "#BDB76B",
     "dlcl": "#386CB0",
+    "denseformer": "#A6D854",
     "gpas": "#01665E",
     "keel": "#67001F",
     "respostnorm": "#9E9AC8",

@@ -42,6 +42,8 @@ class Config:
     branchnorm_updates: int = 4000
     updates_done: int = 0
     dlcl_form: str = "pre"
+    denseformer_dilation: int = 1  # k
+    denseformer_period: int = 1  # p
     layerscale_init: float | None = None
     normformer_resscale: bool = False
     periln_form: str = "embedding_norm"  # or plain_embedding
@@ -549,7 +551,7 @@ LAYERS: dict[str, Callable[[Layer, Tensor], Tensor]] = {
     "keel": keel_layer,
     "respostnorm": respostnorm_layer,
 }
-METHODS = sorted([*LAYERS, "resi_dual", "dlcl"])
+METHODS = sorted([*LAYERS, "resi_dual", "dlcl", "denseformer"])
 FINAL_NORM = frozenset(LAYERS) - {
     *("postln", "preln", "admin", "admin_analytic", "deepnorm", "realformer", "b2t", "rezero", "tfixup"),
     *("branchnorm", "dsinit", "keel"),
@@ -603,8 +605,33 @@ def dlcl_stack(stack: Stack, x: Tensor) -> Tensor:
     return stack.norm("layer_norm", x) if pre else x
 
 
+def denseformer_terms(row: int, k: int, p: int) -> list[int]:
+    """Return the j of the a_lj that are learned in row l, from l down: j ≡ l (mod k) if p divides l, else none."""
+    return [j for j in range(row, -1, -1) if (row - j) % k == 0] if row % p == 0 else []
+
+
+def denseformer_stack(stack: Stack, x: Tensor) -> Tensor:
+    """Pagliardini et al. 2024: X_l = Layer_l(Y_{l−1}), Y_l = Σ_j a_lj X_j, Y_0 = X_0 the stack's input; Pre-LN layers.
+
+    Every a_lj is one number, at the start 1 for j = l and else 0; one that is not learned stays so. The final norm is
+    of Y_L.
+    """
+    k, p, L = stack.config.denseformer_dilation, stack.config.denseformer_period, stack.depth
+    learned = [(row, j) for row in range(1, L + 1) for j in denseformer_terms(row, k, p)]
+    differences = dict(zip(learned, stack.state.get("history.weight", []), strict=True))
+    outputs = [x]
+    for layer in stack.layers:
+        row = layer.number
+        outputs.append(preln_layer(layer, x))
+        a = [float(j == row) + differences.get((row, j), 0.0) for j in range(row + 1)]
+        x = sum((a_j * X_j for a_j, X_j in zip(a, outputs, strict=True)), torch.zeros_like(x))
+    return stack.norm("layer_norm", x)
+
+
 def run(method: str, stack: Stack, x: Tensor) -> Tensor:
     """Return the stack's output for the embedded input x."""
+    if method == "denseformer":
+        return denseformer_stack(stack, x)
     if method == "dlcl":
         return dlcl_stack(stack, x)
     if method == "resi_dual":
@@ -695,7 +722,7 @@ def parameters(
                     norm(f"{layer}.{A}.{role}_norm", width if config.hybridnorm_form == "full_width" else width // h)
         if method in ("rezero", "gpas"):
             shapes[f"{layer}.layer_scale"] = (1,)
-    if method in FINAL_NORM or method == "resi_dual" or (method == "dlcl" and config.dlcl_form == "pre"):
+    if method in {*FINAL_NORM, "resi_dual", "denseformer"} or (method == "dlcl" and config.dlcl_form == "pre"):
         norm("layer_norm")
     if method == "periln" and config.periln_form == "embedding_norm":
         norm("embedding_norm")
@@ -703,4 +730,8 @@ def parameters(
         shapes["history.weight"] = (L + 1, L + 1)
         for k in range(L):
             norm(f"history.norms.{k}")
+    if method == "denseformer":
+        k, p = config.denseformer_dilation, config.denseformer_period
+        if weights := sum(len(denseformer_terms(row, k, p)) for row in range(1, L + 1)):
+            shapes["history.weight"] = (weights,)
     return shapes

@@ -36,7 +36,7 @@ def describe(name: str, depth: Depth | None = None, given: Options | None = None
     options = method_options(name, placement.options, given or {})
     form = placement.resolved(options)
     return {
-        **summary(form),
+        **summary(form, options),
         "citation": form.citation,
         "depth": asdict(depth),
         "equations": {side: sections(form, options, depth, side) for side in depth.sides},
@@ -51,14 +51,14 @@ def describe(name: str, depth: Depth | None = None, given: Options | None = None
     }
 
 
-def summary(placement: Placement) -> dict[str, Any]:
-    """Return a method's row in the table of all methods."""
+def summary(placement: Placement, options: Options | None = None) -> dict[str, Any]:
+    """Return a method's row in the table of all methods; without ``options`` they are the defaults."""
     return {
         "name": placement.name,
         "title": placement.title,
         "citation": short_citation(placement.citation),
         "norms": equation.where(placement),
-        "extra_parameters": extra_parameters(placement),
+        "extra_parameters": extra_parameters(placement, options),
         "needs_warmup": placement.needs_warmup,
         "results": placement.results,
     }

@@ -27,6 +27,7 @@ SIZE_NAMES = {HEADS: "H", HEAD_DIM: "d/H", DIM: "d", FFN: "f", 1: "1"}
 USUAL = r"(_proj|\.fc\d)\.(weight|bias)$"
 MATRIX = "(L+1)²"  # DLCL's weights; all other matrices are Post-LN's too
 AVERAGE = "L(L+3)/2"  # DenseFormer's, without dilation and period
+SPARSE_AVERAGE = "Σ(⌊l/k⌋+1)"  # with them: over the l that p divides
 
 
 def parameters(placement: Placement, options: Options, depth: Depth) -> dict[str, str]:
@@ -54,12 +55,13 @@ def stack_on_meta(placement: Placement, options: Options, depth: Depth, side: Si
     return Stack(spec, LayerSize(DIM, FFN, HEADS, memory_dim), {"device": "meta"})
 
 
-def extra_parameters(placement: Placement) -> dict[str, str]:
+def extra_parameters(placement: Placement, options: Options | None = None) -> dict[str, str]:
     """Return how many parameters a layer and a stack have more than Post-LN's, as formulas in d, f and H.
 
     The first layer is there by itself ("encoder_first_layer", "decoder_first_layer") where it has others than the rest.
+    Without ``options`` they are the defaults.
     """
-    own, usual = count(placement), postln_count()
+    own, usual = count(placement, options), postln_count()
     extra = {
         part: formula({size: own[part][size] - usual[part][size] for size in own[part] | usual[part]}) for part in own
     }
@@ -75,15 +77,17 @@ def postln_count() -> dict[str, Counter[str]]:
     return count(placements.get("postln"))
 
 
-def count(placement: Placement) -> dict[str, Counter[str]]:
+def count(placement: Placement, options: Options | None = None) -> dict[str, Counter[str]]:
     """Return how many times each part of a model has parameters of each size; see :func:`extra_parameters`."""
-    options, depth = method_options(placement.name, placement.options, {}), Depth(2, 2)
+    options, depth = options or method_options(placement.name, placement.options, {}), Depth(2, 2)
+    sparse = any(options.get(f"denseformer_{name}", 1) != 1 for name in ("dilation", "period"))
+    average = SPARSE_AVERAGE if sparse else AVERAGE
     counts = {f"{side}{part}": Counter[str]() for part in ("_layer", "_first_layer") for side in depth.sides}
     counts["stack"] = Counter()
     for side in depth.sides:
         for name, tensor in stack_on_meta(placement, options, depth, side).named_parameters():
             layer = re.search(r"\.(\d+)\.", name)
-            size = MATRIX if tensor.dim() == 2 else AVERAGE if name == "history.weight" else SIZE_NAMES[tensor.numel()]
+            size = MATRIX if tensor.dim() == 2 else average if name == "history.weight" else SIZE_NAMES[tensor.numel()]
             if layer:
                 counts[f"{side}{'_first' if layer[1] == '0' else ''}_layer"][size] += 1
             elif side == "encoder":  # the decoder's stack has the same
@@ -94,7 +98,7 @@ def count(placement: Placement) -> dict[str, Counter[str]]:
 def formula(counts: Mapping[str, int]) -> str:
     """Return a sum of sizes as text, such as "+2d +2f"."""
     terms = []
-    for size in ("d", "f", "d/H", "H", MATRIX, AVERAGE, "1"):
+    for size in ("d", "f", "d/H", "H", MATRIX, AVERAGE, SPARSE_AVERAGE, "1"):
         if number := counts.get(size):
             factor = "" if abs(number) == 1 and size != "1" else str(abs(number))
             terms.append(f"{'−' if number < 0 else '+'}{factor}{'' if size == '1' else size}")

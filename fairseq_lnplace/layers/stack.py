@@ -37,7 +37,8 @@ class PlacedStack:
         self.history = None
         if placement.history == "dense":
             dilation, period = (int(spec.options[f"denseformer_{name}"]) for name in ("dilation", "period"))
-            self.history = DepthAverage(len(spec.positions), dilation, period)
+            if period <= len(spec.positions):  # else nothing is averaged, and DDP does not take an empty parameter
+                self.history = DepthAverage(len(spec.positions), dilation, period)
         elif placement.history != "none":
             self.history = History(
                 len(spec.positions), dim, norm_type, norm_before_sum=placement.history == "pre", eps=spec.norm_eps

@@ -176,10 +176,12 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("realformer", {"realformer_mean": True}),
     ("dlcl", {"dlcl_form": "post"}),
+    ("denseformer", {"denseformer_dilation": 2, "denseformer_period": 2}),
     *(("resi_dual", options) for options in MODELS[1:]),
 ]
 # Compiling takes a second each; these have every module, slot and branch between them.
-QUICK = ("postln", "admin", "resi_dual", "b2t", "normformer", "rezero", "hybridnorm", "branchnorm", "dlcl", "gpas")
+QUICK = {"postln", "admin", "resi_dual", "b2t", "normformer", "rezero", "hybridnorm", "branchnorm", "gpas"}
+QUICK |= {"dlcl", "denseformer"}
 
 
 def of_kind(value: Any) -> str:

@@ -23,6 +23,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dsinit", {"dsinit_exponent": 0.25}),
     ("layerscale", {"layerscale_init": 0.3}),
     ("dlcl", {"dlcl_form": "post"}),
+    ("denseformer", {"denseformer_dilation": 2, "denseformer_period": 2}),
     ("normformer", {"normformer_resscale": True}),
     ("periln", {"periln_form": "plain_embedding"}),
     ("hybridnorm", {"hybridnorm_form": "star"}),

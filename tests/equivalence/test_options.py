@@ -240,9 +240,10 @@ def test_pruning_only_the_encoder_keeps_the_whole_decoder() -> None:
     assert torch.equal(model.encoder.layers[0].fc1.weight, full.encoder.layers[1].fc1.weight)
 
 
-def test_a_history_of_layers_cannot_be_pruned() -> None:
-    with pytest.raises(LnplaceError, match="`layers-to-keep` must be left out with dlcl"):
-        tiny_model("dlcl", encoder_layers_to_keep="0,2")
+@pytest.mark.parametrize("placement", ["dlcl", "denseformer"])
+def test_a_history_of_layers_cannot_be_pruned(placement: str) -> None:
+    with pytest.raises(LnplaceError, match=f"`layers-to-keep` must be left out with {placement}"):
+        tiny_model(placement, encoder_layers_to_keep="0,2")
 
 
 # ---- noise and dropout
@@ -422,7 +423,9 @@ def test_store_ema(placement: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("placement", ["postln", "preln_final", "resi_dual", "realformer", "layerscale", "dlcl"])
+@pytest.mark.parametrize(
+    "placement", ["postln", "preln_final", "resi_dual", "realformer", "layerscale", "dlcl", "denseformer"]
+)
 def test_half_precision_is_near_float32(placement: str, dtype: torch.dtype) -> None:
     exact, half = tiny_model(placement), tiny_model(placement).to(dtype)
     sample = batch()

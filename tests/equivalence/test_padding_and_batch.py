@@ -18,6 +18,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     *(("postln", {"norm_type": kind}) for kind in ("rmsnorm", "scalenorm", "dyt", "derf", "batchnorm", "instancenorm")),
     ("preln_final", {"cross_self_attention": True}),
     ("dlcl", {"dlcl_form": "post"}),
+    ("denseformer", {"denseformer_dilation": 2, "denseformer_period": 2}),
 ]
 every_kind = pytest.mark.parametrize(
     ("placement", "options"),

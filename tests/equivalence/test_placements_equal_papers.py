@@ -38,6 +38,15 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("branchnorm", {"branchnorm_updates": 4}, {"branchnorm_updates": 4, "updates_done": 9}),
     ("layerscale", {"layerscale_init": 0.3}, {"layerscale_init": 0.3}),
     ("dlcl", {"dlcl_form": "post"}, {"dlcl_form": "post"}),
+    *(
+        ("denseformer", options, options)
+        for options in (
+            {"denseformer_dilation": 2},
+            {"denseformer_period": 2},
+            {"denseformer_dilation": 2, "denseformer_period": 2},
+            {"denseformer_period": 3},  # deeper than the decoder, in which nothing is averaged
+        )
+    ),
     ("normformer", {"normformer_resscale": True}, {"normformer_resscale": True}),
     ("periln", {"periln_form": "plain_embedding"}, {"periln_form": "plain_embedding"}),
     ("hybridnorm", {"hybridnorm_form": "star"}, {"hybridnorm_form": "star"}),
@@ -186,8 +195,8 @@ def test_every_layer(method: str, options: dict[str, Any], config: dict[str, Any
         if method == "resi_dual":
             expected, second = oracle.resi_dual_layer(layer, x, sequences(inputs.second))
             assert_close(positions(outputs.second), second[real], rtol=1e-9, atol=1e-9)
-        elif method == "dlcl":
-            host = oracle.preln_layer if both.config.dlcl_form == "pre" else oracle.postln_layer
+        elif method in ("dlcl", "denseformer"):
+            host = oracle.postln_layer if both.config.dlcl_form == "post" else oracle.preln_layer
             expected = host(layer, x)
         else:
             expected = oracle.LAYERS[method](layer, x)
@@ -323,6 +332,32 @@ def test_t_fixup_scales_adaptive_embeddings() -> None:
     for (name, mine), usual in zip(ours.named_parameters(), plain.parameters(), strict=True):
         gain = oracle.gain("tfixup", "decoder", "embedding", 1, None, 3) if name.endswith("0.weight") else 1.0
         assert_close(mine, gain * usual)
+
+
+@pytest.mark.parametrize("options", [{}, {"denseformer_dilation": 2, "denseformer_period": 2}])
+@ALL
+def test_denseformer_starts_as_pre_ln(kind: str, options: dict[str, Any]) -> None:
+    """Bit for bit, outputs and gradients."""
+    results = []
+    for method, given in (("denseformer", options), ("preln_final", {})):
+        model = tiny_model(method, kind, **given)
+        features = Comparison.with_weights_of(model, method, kind, {}).ours()
+        (features * torch.linspace(-1, 2, features.numel()).view_as(features).sin()).sum().backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if not name.endswith("history.weight")}
+        results.append((features, gradients))
+    (ours, our_gradients), (plain, plain_gradients) = results
+    assert torch.equal(ours, plain)
+    assert our_gradients.keys() == plain_gradients.keys()
+    for name, gradient in plain_gradients.items():
+        assert gradient is None or torch.equal(our_gradients[name], gradient), name
+
+
+@pytest.mark.parametrize(("layers", "dilation", "period", "weights"), [(6, 1, 1, 27), (12, 1, 1, 90), (12, 4, 5, 5)])
+def test_denseformer_s_number_of_weights(layers: int, dilation: int, period: int, weights: int) -> None:
+    """Golden values of L(L+3)/2; of dilation 4 and period 5, by hand: layer 5 sums 5, 1; layer 10 sums 10, 6, 2."""
+    options = {"denseformer_dilation": dilation, "denseformer_period": period}
+    model = tiny_model("denseformer", "lm", decoder_layers=layers, **options)
+    assert model.decoder.history.weight.shape == (weights,)
 
 
 @ALL

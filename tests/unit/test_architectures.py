@@ -61,6 +61,7 @@ EXTRA: dict[str, Extra] = {
     "dsinit": lambda *_: 0,
     "layerscale": lambda *s: A_VECTOR_EACH(*s) + FINAL(*s),
     "dlcl": lambda d, f, H, N, M: (N + 1) ** 2 + N * 2 * d + (M + 1) ** 2 + M * 2 * d + 4 * d,
+    "denseformer": lambda d, f, H, N, M: N * (N + 3) // 2 + M * (M + 3) // 2 + 4 * d,
     "gpas": lambda d, f, H, N, M: N + M + 4 * d,
     "keel": lambda d, f, H, N, M: A_NORM_EACH(d, f, H, N - 1, M - 1),
     "respostnorm": FINAL,

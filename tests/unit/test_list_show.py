@@ -41,6 +41,7 @@ OTHER_FORMS: list[tuple[str, dict[str, Any]]] = [
     ("resi_dual", {"resi_dual_scale": 0.3}),
     ("mixln", {"mixln_post_fraction": 0.5}),
     ("dlcl", {"dlcl_form": "post"}),
+    ("denseformer", {"denseformer_dilation": 2, "denseformer_period": 2}),
     ("normformer", {"normformer_resscale": True}),
     ("periln", {"periln_form": "plain_embedding"}),
     ("hybridnorm", {"hybridnorm_form": "star"}),
@@ -309,14 +310,16 @@ def test_parameter_names_and_shapes_are_the_models(name: str, given: dict[str, A
 
 def count(formula: str, layers: int) -> int:
     sizes = {"": 1, "d": 8, "f": 12, "H": 2, "d/H": 4, "(L+1)²": (layers + 1) ** 2}
-    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|d/H|[dfH]?)(?: |$)", formula)
+    sizes["L(L+3)/2"] = layers * (layers + 3) // 2
+    sizes["Σ(⌊l/k⌋+1)"] = sum(row // 2 + 1 for row in range(2, layers + 1, 2))  # k = p = 2
+    terms = re.findall(r"([+−])(\d*)(\(L\+1\)²|L\(L\+3\)/2|Σ\(⌊l/k⌋\+1\)|d/H|[dfH]?)(?: |$)", formula)
     assert formula == "0" or len(terms) == len(formula.split()), formula
     return sum((1 if sign == "+" else -1) * int(number or 1) * sizes[size] for sign, number, size in terms)
 
 
 @FORMS
 def test_extra_parameters_add_up(name: str, given: dict[str, Any]) -> None:
-    extra = extra_parameters(form_of(name, **given)[0])
+    extra = extra_parameters(*form_of(name, **given))
     total = sum(parameter.numel() for parameter in tiny_model(name, **given).parameters())
     postln = sum(parameter.numel() for parameter in tiny_model("postln").parameters())
     layers = 0
@@ -391,6 +394,7 @@ def test_short_citations() -> None:
         ("mixln", "lower layers add, upper layers in, final"),
         ("periln", "in+out, embedding, final"),
         ("dlcl", "in, layers, final"),
+        ("denseformer", "in, final"),
         ("tfixup", "none"),
     ],
 )
@@ -443,7 +447,7 @@ def test_the_diagram_shows_what_the_equations_say(name: str, given: dict[str, An
         if part["part"] != "inputs"
         for line in part["lines"]
     )
-    inputs = 2 * 2 if placement.history != "none" else 0  # before a layer and at the end, of two stacks
+    inputs = 2 * 2 if placement.history in ("pre", "post") else 0  # before a layer and at the end, of two stacks
     on_qkv = text.count("heads(LN(") + text.count("heads(LN_h(")  # three norms each, in one box
     norm_boxes = sum(kind == "norm" for kind, *_ in pen.boxes)
     assert norm_boxes == len(re.findall(r"LN(?:_h)?\(", text)) - 2 * on_qkv + inputs

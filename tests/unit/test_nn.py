@@ -433,7 +433,7 @@ def single_layers(stack: Any, placement: str, side: str, **options: Any) -> list
     return made
 
 
-WITHOUT_HISTORY = [name for name in placements.names() if name != "dlcl"]
+WITHOUT_HISTORY = [name for name in placements.names() if name not in ("dlcl", "denseformer")]
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
@@ -495,6 +495,17 @@ def test_dlcls_history_is_the_papers(form: str) -> None:
     x = torch.randn(2, 5, WIDTH, generator=seeded(), dtype=torch.float64)
     config = oracle.Config(HEADS, LAYERS, 0, dlcl_form=form)
     expected = oracle.encoder_stack("dlcl", stack.state_dict(), x, None, config)
+    assert_close(stack(x), expected, **EXACT)
+
+
+@pytest.mark.parametrize(("dilation", "period"), [(1, 1), (4, 1), (1, 5), (4, 5), (2, 3), (1, 20)])
+def test_denseformers_averages_are_the_papers(dilation: int, period: int) -> None:
+    """Eleven layers deep, and with a period that no layer reaches, where nothing is learned."""
+    options = {"denseformer_dilation": dilation, "denseformer_period": period}
+    stack = filled(lnn.Encoder(WIDTH, HEADS, 11, placement="denseformer", options=options, **SMALL))
+    x = torch.randn(2, 5, WIDTH, generator=seeded(), dtype=torch.float64)
+    config = oracle.Config(HEADS, 11, 0, denseformer_dilation=dilation, denseformer_period=period)
+    expected = oracle.encoder_stack("denseformer", stack.state_dict(), x, None, config)
     assert_close(stack(x), expected, **EXACT)
 
 
@@ -606,7 +617,7 @@ def test_autocast(placement: str) -> None:
         assert encoder(x, torch.randn(5, 5, generator=seeded())).isfinite().all()
 
 
-QUICK = ("dlcl",)
+QUICK = ("dlcl", "denseformer")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,20 @@ def test_weight_decay_pulls_towards_the_published_start(kind: str) -> None:
 
 
 @every_squash
+def test_everything_in_it_is_trained(kind: str) -> None:
+    norm, x = filled(kind).double(), values().double().requires_grad_()
+    own = dict(norm.named_parameters())
+
+    def output(x: Tensor, *parameters: Tensor) -> Tensor:
+        given = dict(zip(own, parameters, strict=True))
+        return torch.func.functional_call(norm, given, (x,))  # type: ignore[no-any-return]
+
+    norm(x).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.all() for parameter in own.values())
+    assert torch.autograd.gradcheck(output, (x, *own.values()))
+
+
+@every_squash
 def test_torchscript(kind: str) -> None:
     norm = filled(kind)
     assert torch.equal(torch.jit.script(norm)(values()), norm(values()))

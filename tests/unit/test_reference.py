@@ -19,6 +19,7 @@ CONFIG = Config()
 # Every method as it is by default, and its other forms where they have other equations.
 FORMS = [(method, CONFIG) for method in METHODS] + [
     ("dlcl", Config(dlcl_form="post")),
+    ("denseformer", Config(denseformer_dilation=2, denseformer_period=2)),
     ("normformer", Config(normformer_resscale=True)),
     ("periln", Config(periln_form="plain_embedding")),
     ("hybridnorm", Config(hybridnorm_form="star")),
@@ -29,6 +30,7 @@ FORMS = [(method, CONFIG) for method in METHODS] + [
 FORM_NAMES = [
     *METHODS,
     "dlcl-post",
+    "denseformer-2x2",
     "normformer-resscale",
     "periln-plain",
     "hybridnorm-star",
@@ -247,7 +249,7 @@ def test_every_parameter_has_a_gradient_and_changes_the_output(method: str, form
         for name, tensor in state.items():
             gradient = tensor.grad
             assert gradient is not None, name
-            if name == "history.weight":
+            if name == "history.weight" and method == "dlcl":
                 assert gradient.tril().ne(0).sum() == gradient.ne(0).sum() > 0
             elif not name.endswith("k_norm.bias" if method == "hybridnorm" else "k_proj.bias"):  # shared by all keys
                 assert gradient.abs().max() > 1e-9, name
@@ -590,6 +592,44 @@ def test_dlcl_is_fresh_with_zero_weights_and_averages() -> None:
     silent = {k: torch.zeros_like(t) if ".out_proj." in k or ".fc2." in k else t for k, t in state.items()}
     y = without("dlcl", "0", "1", "2", "layer_norm", state=silent)
     assert_close(y, values(BATCH, LENGTH, WIDTH, seed=99))
+
+
+def test_denseformer_s_learned_weights() -> None:
+    """Golden values of L(L+3)/2, and by hand of the paper's dilation 4 and period 5."""
+    for layers, weights in ((6, 27), (12, 90)):
+        state = random_state("denseformer", "encoder", Config(encoder_layers=layers))
+        assert state["history.weight"].shape == (weights,)
+    by_hand = {5: [5, 1], 10: [10, 6, 2]}
+    assert {row: terms for row in range(1, 13) if (terms := oracle.denseformer_terms(row, 4, 5))} == by_hand
+
+
+@pytest.mark.parametrize(("k", "p"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_denseformer_is_fresh_with_zero_weights(k: int, p: int) -> None:
+    config = replace(CONFIG, denseformer_dilation=k, denseformer_period=p)
+    state = random_state("denseformer", "encoder", config)
+    fresh = set_all(state, "history.weight", 0)
+    assert torch.equal(encode("denseformer", config, fresh), encode("preln_final", state=state))
+    assert not torch.allclose(encode("denseformer", config, state), encode("preln_final", state=state))
+
+
+def test_denseformer_averages_what_was_not_averaged() -> None:
+    """Two layers, written out; with dilation 2 no X_1 in Y_2 and no X_0 in Y_1, with period 2 no sum behind layer 1."""
+    x = values(BATCH, LENGTH, WIDTH, seed=99)
+    for k, p, (a11, a10, a22, a21, a20), weight in (
+        (1, 1, (1.3, 0.2, 0.6, 0.5, -0.7), [0.3, 0.2, -0.4, 0.5, -0.7]),
+        (2, 1, (1.3, 0.0, 0.6, 0.0, -0.7), [0.3, -0.4, -0.7]),
+        (1, 2, (1.0, 0.0, 0.6, 0.5, -0.7), [-0.4, 0.5, -0.7]),
+        (2, 2, (1.0, 0.0, 0.6, 0.0, -0.7), [-0.4, -0.7]),
+    ):
+        config = replace(CONFIG, encoder_layers=2, denseformer_dilation=k, denseformer_period=p)
+        state = random_state("denseformer", "encoder", config)
+        assert state["history.weight"].shape == (len(weight),)
+        state["history.weight"] = torch.tensor(weight, dtype=torch.float64)
+        stack = oracle.Stack("encoder", state, config)
+        first = oracle.preln_layer(stack.layers[0], x)
+        second = oracle.preln_layer(stack.layers[1], a11 * first + a10 * x)
+        expected = stack.norm("layer_norm", a22 * second + a21 * first + a20 * x)
+        assert_close(encode("denseformer", config, state), expected)
 
 
 def test_depth_constants_do_not_mix_sides() -> None:

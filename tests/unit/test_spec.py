@@ -27,7 +27,8 @@ from fairseq_lnplace.placements.spec import Gains, Layer, Placement, Position, S
 from fairseq_lnplace.plugin.models.architectures import TRANSFORMER_SIZES
 
 NAMES = """postln preln preln_final admin admin_analytic deepnorm realformer resi_dual b2t sandwich subln normformer
-rezero tfixup periln mixln lnscaling hybridnorm branchnorm dsinit layerscale dlcl gpas keel respostnorm"""
+rezero tfixup periln mixln lnscaling hybridnorm branchnorm dsinit layerscale dlcl denseformer gpas keel
+respostnorm"""
 README = Path(__file__).parents[2] / "README.md"
 
 # As the README's section "Add your own placement" has it.
@@ -135,7 +136,7 @@ def test_every_option_reaches_its_method() -> None:
 
     for method in METHODS:
         for name in method.options:
-            if name != "admin_profile_batches":  # read by the stack's profile
+            if name not in ("admin_profile_batches", "denseformer_dilation", "denseformer_period"):  # the stack's own
                 found = {numbers(method), *(numbers(method, **{name: value}) for value in others(name))}
                 assert len(found) == 1 + len(others(name)), name
 
