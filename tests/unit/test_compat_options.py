@@ -16,7 +16,7 @@ from fairseq.tasks.multilingual_masked_lm import MultiLingualMaskedLMTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.semisupervised_translation import SemisupervisedTranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
-from helpers import arguments, dictionary, tiny_model, tiny_trainer
+from helpers import KINDS, arguments, dictionary, tiny_model, tiny_task, tiny_trainer
 
 from fairseq_lnplace.compat.options import STARTED
 from fairseq_lnplace.compat.tasks import check_model
@@ -71,8 +71,10 @@ BLOCKS = [("bert", "postln", "max_positions"), ("lm", "preln_final", "max_target
 
 @pytest.mark.parametrize(("kind", "placement", "name"), BLOCKS)
 def test_blocks_longer_than_the_model(kind: str, placement: str, name: str) -> None:
+    args = arguments(KINDS[kind][1] + placement, kind, tokens_per_sample=64, **{name: 16})
+    cfg = convert_namespace_to_omegaconf(args)  # as the command makes it, in which masked_lm's `args` are of --bpe
     with pytest.raises(LnplaceError) as found:
-        tiny_model(placement, kind, tokens_per_sample=64, **{name: 16})
+        tiny_task(kind, cfg.task).build_model(cfg.model)
     flag = "--" + name.replace("_", "-")
     assert str(found.value) == f"`--tokens-per-sample` must be at most 16, the model's {flag}, but is 64"
     tiny_model(placement, kind, tokens_per_sample=16, **{name: 16})
