@@ -16,7 +16,7 @@ from fairseq.tasks.multilingual_masked_lm import MultiLingualMaskedLMTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.semisupervised_translation import SemisupervisedTranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
-from helpers import KINDS, arguments, dictionary, tiny_model, tiny_task, tiny_trainer
+from helpers import arguments, dictionary, tiny_model, tiny_trainer
 
 from fairseq_lnplace.compat.options import STARTED
 from fairseq_lnplace.compat.tasks import check_model
@@ -52,8 +52,6 @@ def test_more_processes_than_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"fp16": True}, "`--fp16` must be left out on the CPU (--bf16 works there), but is given"),
-        ({"amp": True}, "`--amp` must be left out on the CPU (--bf16 works there), but is given"),
         ({"max_tokens": 0}, "`--max-tokens` must be at least 1, but is 0"),
         ({"batch_size": 0}, "`--batch-size` must be at least 1, but is 0"),
         ({"update_freq": [2, 0]}, "`--update-freq` must be at least 1, but is 0"),
@@ -70,15 +68,26 @@ BLOCKS = [("bert", "postln", "max_positions"), ("lm", "preln_final", "max_target
 
 
 @pytest.mark.parametrize(("kind", "placement", "name"), BLOCKS)
-def test_blocks_longer_than_the_model(kind: str, placement: str, name: str) -> None:
-    args = arguments(KINDS[kind][1] + placement, kind, tokens_per_sample=64, **{name: 16})
-    cfg = convert_namespace_to_omegaconf(args)  # as the command makes it, in which masked_lm's `args` are of --bpe
+def test_blocks_longer_than_the_model(kind: str, placement: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(LnplaceError) as found:
-        tiny_task(kind, cfg.task).build_model(cfg.model)
+        tiny_trainer(tmp_path, placement, kind, tokens_per_sample=64, **{name: 16})
     flag = "--" + name.replace("_", "-")
     assert str(found.value) == f"`--tokens-per-sample` must be at most 16, the model's {flag}, but is 64"
-    tiny_model(placement, kind, tokens_per_sample=16, **{name: 16})
-    tiny_model(placement, kind, tokens_per_sample=64, sample_break_mode="eos", **{name: 16})
+    tiny_trainer(tmp_path, placement, kind, tokens_per_sample=16, **{name: 16})
+    tiny_trainer(tmp_path, placement, kind, tokens_per_sample=64, sample_break_mode="eos", **{name: 16})
+    # no training, which evaluates sentence by sentence and has the option's default
+    tiny_model(placement, kind, tokens_per_sample=64, **{name: 16})
+
+
+def test_half_precision_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu() -> int:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
+    trainer = tiny_trainer(tmp_path, "postln", fp16=True)
+    with pytest.raises(LnplaceError, match=r"^`--fp16` must be left out without a GPU \(--bf16 needs none\)"):
+        trainer.optimizer  # noqa: B018 (made when it is asked for)
+    assert tiny_trainer(tmp_path, "postln", bf16=True).optimizer is not None
 
 
 def test_positions_follow_the_blocks_of_an_old_task() -> None:
