@@ -52,8 +52,6 @@ def test_more_processes_than_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"fp16": True}, "`--fp16` must be left out on the CPU (--bf16 works there), but is given"),
-        ({"amp": True}, "`--amp` must be left out on the CPU (--bf16 works there), but is given"),
         ({"max_tokens": 0}, "`--max-tokens` must be at least 1, but is 0"),
         ({"batch_size": 0}, "`--batch-size` must be at least 1, but is 0"),
         ({"update_freq": [2, 0]}, "`--update-freq` must be at least 1, but is 0"),
@@ -64,6 +62,20 @@ def test_the_trainer_refuses(given: dict[str, Any], told: str, tmp_path: Path) -
     with pytest.raises(LnplaceError) as found:
         tiny_trainer(tmp_path, "postln", **given)
     assert str(found.value) == told
+
+
+def test_half_precision_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu(*_: object, **__: object) -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
+    monkeypatch.setattr(torch.Tensor, "cuda", no_gpu)
+    trainer = tiny_trainer(tmp_path, "postln", fp16=True)
+    with pytest.raises(LnplaceError) as found:
+        trainer.optimizer  # noqa: B018 (which is built when it is asked for)
+    assert str(found.value) == "`--fp16` must be left out without a GPU (--bf16 needs none), but is given"
+    assert tiny_trainer(tmp_path, "postln", bf16=True).optimizer is not None
 
 
 BLOCKS = [("bert", "postln", "max_positions"), ("lm", "preln_final", "max_target_positions")]
