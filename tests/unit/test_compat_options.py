@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import options
+from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
@@ -139,3 +139,14 @@ def test_translation_from_pretrained_bart_has_its_options() -> None:
 def test_denoising_shares_an_option_with_the_model(task: str) -> None:
     words = ["--arch", "transformer_postln", "--task", task, "--max-source-positions", "7"]
     assert parsed(*words).max_source_positions == 7
+
+
+def test_a_user_dir_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LnplaceError) as found:
+        utils.import_user_module(Namespace(user_dir=str(tmp_path / "nowhere")))
+    assert str(found.value) == f"`--user-dir` must be a folder, but there is none at {tmp_path}/nowhere"
+    broken = tmp_path / "broken_plugin"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("open('no such file')")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        utils.import_user_module(Namespace(user_dir=str(broken)))
