@@ -31,7 +31,12 @@ def tell_which_copy(module: ModuleType, execute: Callable[[ModuleType], None]) -
         if getattr(args, "user_dir", None):
             args.user_dir = located(args.user_dir)
             check_copy(os.path.abspath(args.user_dir))
-        usual(args)
+        try:
+            usual(args)
+        except FileNotFoundError as missing:
+            if missing.filename is not None:
+                raise  # from within the module
+            raise error(f"`--user-dir` must be a folder, but there is none at {args.user_dir}") from None
         if getattr(args, "user_dir", None) and os.path.basename(os.path.abspath(args.user_dir)) == PACKAGE:
             check_name(sys.modules.get(PACKAGE))
 

@@ -203,12 +203,8 @@ def test_fairseq_hydra_train(tmp_path: Path) -> None:
     call("fairseq-preprocess", "-s", "de", "-t", "en", "--trainpref=train", "--validpref=valid", "--destdir=bin")
     size = ["encoder_embed_dim=16", "encoder_ffn_embed_dim=24", "encoder_attention_heads=2", "encoder_layers=1"]
     call(
-        *(
-            "fairseq-hydra-train",
-            f"common.user_dir={os.path.relpath(user_dir, tmp_path)}",
-            "common.cpu=true",
-            f"task.data={tmp_path}/bin",
-        ),
+        *("fairseq-hydra-train", f"common.user_dir={os.path.relpath(user_dir, tmp_path)}", "hydra.run.dir=run"),
+        *("common.cpu=true", f"task.data={tmp_path}/bin"),
         *("task=translation", "+task.source_lang=de", "+task.target_lang=en", "+model._name=transformer_deepnorm_tiny"),
         *(f"+model.{each}" for each in size),
         *("+lr_scheduler._name=inverse_sqrt_nowarmup", "+optimizer._name=adam", "optimization.lr=[0.001]"),

@@ -117,6 +117,15 @@ def test_by_a_link_of_another_name(first: str, tmp_path: Path) -> None:
     assert python(first + ASK.format(user_dir=str(tmp_path / "placements")), tmp_path) == ""
 
 
+def test_a_link_to_another_copy_first(tmp_path: Path) -> None:
+    """The checkout that the link leads to is used, and not an installed one beside it."""
+    checkout = tmp_path / "a checkout" / "fairseq_lnplace"
+    shutil.copytree(PACKAGE, checkout, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "placements").symlink_to(checkout)
+    where = f"assert fairseq_lnplace.__file__ == {str(checkout / '__init__.py')!r}, fairseq_lnplace.__file__\n"
+    assert python(ASK.format(user_dir=str(tmp_path / "placements")) + where, tmp_path) == ""
+
+
 def test_a_copy_of_another_name(tmp_path: Path) -> None:
     copy = tmp_path / "my_plugin"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import options
+from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
@@ -62,6 +62,20 @@ def test_the_trainer_refuses(given: dict[str, Any], told: str, tmp_path: Path) -
     with pytest.raises(LnplaceError) as found:
         tiny_trainer(tmp_path, "postln", **given)
     assert str(found.value) == told
+
+
+def test_half_precision_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu(*_: object, **__: object) -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
+    monkeypatch.setattr(torch.Tensor, "cuda", no_gpu)
+    trainer = tiny_trainer(tmp_path, "postln", fp16=True)
+    with pytest.raises(LnplaceError) as found:
+        trainer.optimizer  # noqa: B018 (which is built when it is asked for)
+    assert str(found.value) == "`--fp16` must be left out without a GPU (--bf16 needs none), but is given"
+    assert tiny_trainer(tmp_path, "postln", bf16=True).optimizer is not None
 
 
 BLOCKS = [("bert", "postln", "max_positions"), ("lm", "preln_final", "max_target_positions")]
@@ -136,3 +150,14 @@ def test_translation_from_pretrained_bart_has_its_options() -> None:
 def test_denoising_shares_an_option_with_the_model(task: str) -> None:
     words = ["--arch", "transformer_postln", "--task", task, "--max-source-positions", "7"]
     assert parsed(*words).max_source_positions == 7
+
+
+def test_a_user_dir_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LnplaceError) as found:
+        utils.import_user_module(Namespace(user_dir=str(tmp_path / "nowhere")))
+    assert str(found.value) == f"`--user-dir` must be a folder, but there is none at {tmp_path}/nowhere"
+    broken = tmp_path / "broken_plugin"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("open('no such file')")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        utils.import_user_module(Namespace(user_dir=str(broken)))
