@@ -93,17 +93,6 @@ def test_blocks_longer_than_the_model(kind: str, placement: str, name: str, tmp_
     tiny_model(placement, kind, tokens_per_sample=64, **{name: 16})
 
 
-def test_half_precision_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_gpu() -> int:
-        raise AssertionError("Torch not compiled with CUDA enabled")
-
-    monkeypatch.setattr(torch.cuda, "current_device", no_gpu)
-    trainer = tiny_trainer(tmp_path, "postln", fp16=True)
-    with pytest.raises(LnplaceError, match=r"^`--fp16` must be left out without a GPU \(--bf16 needs none\)"):
-        trainer.optimizer  # noqa: B018 (made when it is asked for)
-    assert tiny_trainer(tmp_path, "postln", bf16=True).optimizer is not None
-
-
 def test_positions_follow_the_blocks_of_an_old_task() -> None:
     """The older tasks keep their options as `args`, and not as `cfg`."""
     args = arguments("bert_postln", "bert", tokens_per_sample=24)
