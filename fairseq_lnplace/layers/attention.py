@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_lnplace.errors import must_be
 from fairseq_lnplace.layers.cache import KeysAndValues, extend, store, stored
-from fairseq_lnplace.layers.norm import widened
+from fairseq_lnplace.layers.norm import Norm, widened
 from fairseq_lnplace.layers.packing import Packing, packed, unpacked
 from fairseq_lnplace.layers.quant_noise import linear
 from fairseq_lnplace.layers.spec import LayerSize, LayerSpec
@@ -45,6 +45,7 @@ class Attention(nn.Module):
 
     if TYPE_CHECKING:  # TorchScript would read it at run time
         head_scale: Optional[nn.Parameter]
+        qk_scale: Optional[nn.Parameter]
 
     def __init__(self, spec: LayerSpec, size: LayerSize, slots: Slots, cross: bool) -> None:
         super().__init__()
@@ -60,10 +61,13 @@ class Attention(nn.Module):
         self.v_proj = linear(kv_dim, dim, size.noise, block_size=size.noise_block)
         self.q_proj = linear(dim, dim, size.noise, block_size=size.noise_block)
         self.out_proj = linear(dim, dim, size.noise, block_size=size.noise_block)
-        self.parts = self.heads if slots.qkv_norm == "head" else 1  # that q, k, v are normalised in
-        self.q_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
-        self.k_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
+        self.parts = self.heads if slots.qkv_norm == "head" or slots.qk_norm else 1  # that q, k, v are normalised in
+        self.q_norm = query_key_norm(spec, slots, dim // self.parts)
+        self.k_norm = query_key_norm(spec, slots, dim // self.parts)
         self.v_norm = spec.norm(dim // self.parts) if slots.qkv_norm else None
+        # of the products of queries and keys of length 1, as the difference from its start
+        self.qk_scale = nn.Parameter(torch.zeros(1)) if slots.qk_norm == "l2" else None
+        self.qk_start = slots.qk_scale
         self.inner_norm = spec.norm(dim) if slots.inner_norm else None
         self.head_scale = nn.Parameter(torch.zeros(size.heads)) if slots.head_scale else None
         self.reset_parameters()
@@ -96,6 +100,9 @@ class Attention(nn.Module):
             k, v = self.own_keys_and_values(query, batch, cache)
         sentences = k.size(0)
         q = self.split_heads(q.reshape(sentences, -1, self.dim))
+        qk_scale = self.qk_scale
+        if qk_scale is not None:  # times what the scores are divided by
+            q = of_length_one(q) * ((self.qk_start + qk_scale) * math.sqrt(self.head_dim)).to(q.dtype)
         mask = batch.memory_mask if self.cross else batch.mask
         causal = batch.causal and not self.cross
         if mask is not None and mask.size(0) > 1 and mask.size(0) != sentences:
@@ -172,15 +179,28 @@ class Attention(nn.Module):
     ) -> Tuple[Tensor, Tensor]:
         """Return the keys and values of ``source`` (B x S x K, or packed), each B x H x S x D."""
         k, v = self.k_proj(source), self.v_proj(source)
-        if self.k_norm is not None and self.v_norm is not None:
+        if self.k_norm is not None:
             k = self.k_norm(*in_parts(k, padding, self.parts)).view_as(k)
+        if self.v_norm is not None:
             v = self.v_norm(*in_parts(v, padding, self.parts)).view_as(v)
-        k, v = unpacked(k, packing), unpacked(v, packing)
-        return self.split_heads(k), self.split_heads(v)
+        k, v = self.split_heads(unpacked(k, packing)), self.split_heads(unpacked(v, packing))
+        return k if self.qk_scale is None else of_length_one(k), v
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Return B x T x C as B x H x T x D."""
         return x.view(x.size(0), x.size(1), self.heads, self.head_dim).transpose(1, 2)
+
+
+def query_key_norm(spec: LayerSpec, slots: Slots, dim: int) -> Optional[Norm]:
+    """Return the norm on queries or keys, over ``dim`` features; None where there is none, or it has no weights."""
+    if slots.qkv_norm:
+        return spec.norm(dim)
+    return Norm(slots.qk_norm, dim, spec.norm_eps, bias=False) if slots.qk_norm not in ("", "l2") else None
+
+
+def of_length_one(x: Tensor) -> Tensor:
+    """Return ``x`` over its length, along the last axis; 0 where it is 0."""
+    return F.normalize(widened(x), dim=-1).to(x.dtype)
 
 
 def in_parts(x: Tensor, padding: Optional[Tensor], parts: int) -> Tuple[Tensor, Optional[Tensor]]:

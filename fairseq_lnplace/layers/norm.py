@@ -38,6 +38,7 @@ class Norm(nn.Module):
         kind: one of the above.
         dim: the number of features C.
         eps: added to the variance; the least norm of scalenorm.
+        bias: whether the kinds that have a bias have it.
     """
 
     if TYPE_CHECKING:  # TorchScript would read these at run time
@@ -48,7 +49,7 @@ class Norm(nn.Module):
         running_mean: Optional[Tensor]
         running_var: Optional[Tensor]
 
-    def __init__(self, kind: str, dim: int, eps: float = 1e-5) -> None:
+    def __init__(self, kind: str, dim: int, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__()
         if kind != "none" and kind not in NORM_TYPES:
             raise must_be("--norm-type", " or ".join(NORM_TYPES), kind)
@@ -62,7 +63,7 @@ class Norm(nn.Module):
             self.weight = nn.Parameter(torch.full((1,), dim**0.5))
         elif kind != "none":
             self.weight = nn.Parameter(torch.ones(dim))
-        has_bias = kind not in ("rmsnorm", "scalenorm", "none")
+        has_bias = bias and kind not in ("rmsnorm", "scalenorm", "none")
         self.bias = nn.Parameter(torch.zeros(dim)) if has_bias else None
         self.alpha = nn.Parameter(torch.zeros(1)) if kind in ("dyt", "derf") else None
         self.shift = nn.Parameter(torch.zeros(1)) if kind == "derf" else None
@@ -87,8 +88,8 @@ class Norm(nn.Module):
         if self.kind == "layernorm":
             weight: Optional[Tensor] = self.weight
             bias: Optional[Tensor] = self.bias
-            if x.dtype == torch.float32 and weight is not None and bias is not None:
-                weight, bias = weight.float(), bias.float()  # a widened stream in a half-precision model
+            if x.dtype == torch.float32 and weight is not None:  # a widened stream in a half-precision model
+                weight, bias = weight.float(), None if bias is None else bias.float()
             return F.layer_norm(x, [self.dim], weight, bias, self.eps)
         h = widened(x)
         if self.kind == "rmsnorm":

@@ -150,6 +150,8 @@ def check_placement(target: TransformerLayer, style: Style, pre: bool) -> None:
     if ours not in (("preln", "preln_final") if pre else ("postln",)):
         wanted = "preln_final or preln" if pre else "postln"
         raise must_be("placement", f"{wanted} for {style.title}'s layers", ours)
+    if norm := target.spec.slots.self_attention.qk_norm:
+        raise must_be("qk_norm", f"None for {style.title}'s layers", norm)
     if target.spec.norm_type != "layernorm":
         raise must_be("norm_type", f"layernorm for {style.title}'s layers", target.spec.norm_type)
 

@@ -17,6 +17,7 @@ from fairseq_lnplace.layers.initialisation import INITS, initialise
 from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.spec import LayerSize, LayerSpec, StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.qk_norm import with_qk_norm
 from fairseq_lnplace.placements.spec import Placement, Side
 
 __all__ = ["Settings", "finish", "layer_size", "layer_spec", "on_device", "stack_spec"]
@@ -35,6 +36,7 @@ class Settings(TypedDict, total=False):
             ``dropout``, which is torch's convention).
         activation: "relu", "gelu" or a function ("relu").
         norm_type: the kind of all norms ("layernorm"); see :class:`~fairseq_lnplace.layers.norm.Norm`.
+        qk_norm, qk_norm_length: a norm of queries and keys beside any placement (None); see :func:`.with_qk_norm`.
         layer_norm_eps: what the norms add to the variance (1e-5).
         options: the placement's own options by name; ``lnplace show PLACEMENT`` tells them.
         init: "xavier", "xavier_normal" or "fairseq"; see :func:`~fairseq_lnplace.layers.initialisation.initialise`.
@@ -48,6 +50,8 @@ class Settings(TypedDict, total=False):
     activation_dropout: float
     activation: str | Callable[[Tensor], Tensor]
     norm_type: str
+    qk_norm: str | None
+    qk_norm_length: int | None
     layer_norm_eps: float
     options: Mapping[str, Any]
     init: str
@@ -82,7 +86,7 @@ def stack_spec(side: Side, encoder_layers: int, decoder_layers: int, settings: S
         raise must_be("layer_norm_eps", "at least 0", epsilon)
     depth = encoder_layers if side == "encoder" else decoder_layers
     return StackSpec(
-        placement.resolved(options),
+        normalised(placement.resolved(options), settings),
         options,
         side,
         layers=list(range(1, depth + 1)),
@@ -92,6 +96,19 @@ def stack_spec(side: Side, encoder_layers: int, decoder_layers: int, settings: S
         cross=encoder_layers > 0 and decoder_layers > 0,
         norm_eps=epsilon,
     )
+
+
+def normalised(placement: Placement, settings: Settings) -> Placement:
+    """Return a placement with the norms of queries and keys that the settings ask for.
+
+    Raises:
+        LnplaceError: there are no such norms, or the placement has its own.
+    """
+    try:
+        return with_qk_norm(placement, settings.get("qk_norm"), settings.get("qk_norm_length"))
+    except LnplaceError as error:  # which names the commands' option
+        names = str(error).replace("--qk-norm-length", "qk_norm_length").replace("--qk-norm", "qk_norm")
+        raise LnplaceError(names) from None
 
 
 def own_options(placement: Placement, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -67,6 +67,7 @@ def load_of_own(target: Any, source: Any) -> Load:
     """
     told: dict[str, Callable[[StackSpec], object]] = {
         "placement": lambda spec: spec.placement.name,
+        "qk_norm": lambda spec: spec.placement.layer.self_attention.qk_norm or None,
         "options": lambda spec: dict(spec.options),
         "depth": lambda spec: [(each.layer, each.encoder_layers, each.decoder_layers) for each in spec.positions],
         "norm_type": lambda spec: spec.norm_type,

@@ -115,6 +115,10 @@ class Slots:
     """Before the sub-layer's last matrix: attention's output projection, the feed-forward's second matrix."""
     qkv_norm: Literal["", "head", "width"] = ""
     """On the projected queries, keys and values: over each head's features, by one norm for all heads, or over all."""
+    qk_norm: str = ""
+    """Beside the method's own norms: on queries and keys, over each head's features; see :mod:`.qk_norm`."""
+    qk_scale: float = 0.0
+    """Where queries and keys have the length 1: the start of the learned factor of their products."""
     head_scale: bool = False
     """A learned factor for every head, before the output projection; starts at 1."""
     layer_skip: bool = False

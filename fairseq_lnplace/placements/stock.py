@@ -27,6 +27,7 @@ SUBLAYER_SLOTS = {
     "out_norm": "it normalises a branch's output",
     "inner_norm": "it normalises inside a sub-layer",
     "qkv_norm": "it normalises queries, keys and values",
+    "qk_norm": "it normalises queries and keys",
     "head_scale": "it scales attention heads",
     "layer_skip": "it adds a layer's input again at the layer's end",
     "gate": "it gates the stream after a sub-layer",

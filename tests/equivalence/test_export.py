@@ -141,6 +141,7 @@ def test_all_others_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("postln", {"norm_type": "rmsnorm"}, "`checkpoint` must be of layernorm, stock fairseq's only"),
         ("preln_final", {"norm_type": "dyt"}, "`checkpoint` must be of layernorm, stock fairseq's only"),
         ("deepnorm", {"norm_type": "derf"}, "`checkpoint` must be of layernorm, stock fairseq's only"),
+        ("postln", {"qk_norm": "l2"}, "Stock fairseq has no equivalent of postln: it normalises queries and keys"),
         ("admin", {"cross_self_attention": True}, "`--cross-self-attention` must be left out where a factor is folded"),
         ("mixln", {"encoder_layers": 4}, "Stock fairseq has no equivalent of mixln: some of its sub-layers are Post-"),
     ],

@@ -15,6 +15,8 @@ from fairseq_lnplace.heap import keep_freed_memory
 from fairseq_lnplace.layers.norm import CAUSAL_NORM_TYPES, NORM_TYPES
 from fairseq_lnplace.layers.spec import StackSpec
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.qk_norm import described as described_qk_norm
+from fairseq_lnplace.placements.qk_norm import with_qk_norm
 from fairseq_lnplace.placements.spec import Options, Placement, Side
 from fairseq_lnplace.placements.stock import IDENTITY, STOCK_PLACEMENTS
 
@@ -57,7 +59,8 @@ class Method:
         options = method_options(
             placement.name, placement.options, {name: getattr(cfg, name, None) for name in METHOD_OPTIONS}
         )
-        placement = placement.resolved(options)
+        length = getattr(cfg, "qk_norm_length", None)
+        placement = with_qk_norm(placement.resolved(options), getattr(cfg, "qk_norm", None), length)
         norm_type, decoder_norm_type = norm_types(cfg, encoder_layers > 0, decoder_layers > 0)
         depths, kept = trained_layers(cfg, encoder_layers, decoder_layers)
         cross = encoder_layers > 0 and decoder_layers > 0 and not getattr(cfg, "no_cross_attention", None)
@@ -81,7 +84,7 @@ class Method:
     def is_stock(self) -> bool:
         """Whether the model's equation is one of stock fairseq's."""
         layernorm = {self.norm_type, self.decoder_norm_type} == {"layernorm"}
-        return layernorm and self.placement.name in STOCK_PLACEMENTS
+        return layernorm and self.placement.name in STOCK_PLACEMENTS and not described_qk_norm(self.placement)
 
     def description(self) -> str:
         """Return everything that decides the equation and its constants, in one line.
@@ -101,6 +104,7 @@ class Method:
                 self.decoder_norm_type,
                 f"{self.encoder_depth}+{self.decoder_depth}",
                 *own,
+                *described_qk_norm(self.placement),
             ]
         )
 

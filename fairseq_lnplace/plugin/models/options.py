@@ -15,6 +15,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq_lnplace.layers.initialisation import INITS
 from fairseq_lnplace.layers.norm import NORM_TYPES
 from fairseq_lnplace.placements.options import METHOD_OPTIONS
+from fairseq_lnplace.placements.qk_norm import DEFAULT_LENGTH, QK_NORMS
 
 Fields = List[Tuple[str, Any, Any]]
 
@@ -76,6 +77,22 @@ def our_fields() -> Fields:
             Optional[str],
             field(
                 default=None, metadata={"help": "the decoder's norm type where the encoder's cannot stand in a decoder"}
+            ),
+        ),
+        (
+            "qk_norm",
+            Optional[str],
+            field(default=None, metadata={"help": f"norm of each head's queries and keys: {' | '.join(QK_NORMS)}"}),
+        ),
+        (
+            "qk_norm_length",
+            Optional[int],
+            field(
+                default=None,
+                metadata={
+                    "help": "of --qk-norm l2, whose factor starts by it: the length below which 97.5 of 100 of the "
+                    f"training's sentences are (default {DEFAULT_LENGTH} pieces)"
+                },
             ),
         ),
         ("init", Optional[str], field(default=None, metadata={"help": " | ".join(INITS)})),
