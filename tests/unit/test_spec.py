@@ -23,6 +23,7 @@ from fairseq_lnplace.errors import LnplaceError
 from fairseq_lnplace.layers.streams import Batch, Streams
 from fairseq_lnplace.placements.methods import METHODS
 from fairseq_lnplace.placements.options import METHOD_OPTIONS, method_options
+from fairseq_lnplace.placements.qk_norm import with_qk_norm
 from fairseq_lnplace.placements.spec import Gains, Layer, Placement, Position, Scale, Slots
 from fairseq_lnplace.plugin.models.architectures import TRANSFORMER_SIZES
 
@@ -82,7 +83,7 @@ def scales() -> Iterator[Scale]:
 @pytest.mark.parametrize("kind", [Slots, Scale, Gains, Placement])
 def test_no_slot_stands_unused(kind: type) -> None:
     used: dict[type, list[Any]] = {
-        Slots: [slots for layer in layers() for slots in layer.slots],
+        Slots: [slots for layer in (*layers(), with_qk_norm(METHODS[0], "l2").layer) for slots in layer.slots],
         Scale: list(scales()),
         Gains: [form.gains for form in forms()],
         Placement: list(forms()),
