@@ -21,7 +21,7 @@ from rich.console import Console
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.experiments.devices import slots
-from fairseq_lnplace.experiments.grid import Grid, read_grid
+from fairseq_lnplace.experiments.grid import FOLDER, Grid, read_grid
 from fairseq_lnplace.experiments.measure import measure, measurements
 from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.results import draw, markdown, record_of, table
@@ -33,7 +33,7 @@ from fairseq_lnplace.versions import versions
 
 __all__ = ["main"]
 
-GRID = Path(__file__).with_name("quickstart.yaml")
+GRID = FOLDER / "quickstart.yaml"
 
 
 def parser() -> argparse.ArgumentParser:

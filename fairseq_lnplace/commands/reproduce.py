@@ -24,7 +24,7 @@ from rich.console import Console
 
 from fairseq_lnplace.errors import LnplaceError, must_be
 from fairseq_lnplace.experiments.devices import Devices, slots, visible_gpus
-from fairseq_lnplace.experiments.grid import Grid, fingerprint, read_grid
+from fairseq_lnplace.experiments.grid import FOLDER, Grid, fingerprint, read_grid
 from fairseq_lnplace.experiments.measure import Measurement, measure, measurements
 from fairseq_lnplace.experiments.progress import watch
 from fairseq_lnplace.experiments.runner import Run, plan
@@ -35,7 +35,6 @@ from fairseq_lnplace.versions import versions
 
 __all__ = ["EXPERIMENTS", "main"]
 
-FOLDER = Path(__file__).parent
 SCRIPT = "scripts/reproduce.sh"  # in the repository
 EXPERIMENTS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "quickstart")
 

@@ -32,8 +32,9 @@ from omegaconf import OmegaConf
 
 from fairseq_lnplace.errors import must_be
 
-__all__ = ["Cell", "Grid", "fingerprint", "option_of", "read_grid"]
+__all__ = ["FOLDER", "Cell", "Grid", "fingerprint", "option_of", "read_grid"]
 
+FOLDER = Path(__file__).parent  # of the files
 Options = Mapping[str, Any]
 NOT_OPTIONS = ("title", "data", "prepare", "evaluate", "after", "tokens-per-update")
 
